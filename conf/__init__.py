@@ -1,0 +1,1 @@
+"""The Hydra configs, importable so that an installed kvmap finds them."""

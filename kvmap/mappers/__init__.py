@@ -1,0 +1,1 @@
+"""Mapper families, one module each; a family's name is its module's name."""
