@@ -161,7 +161,14 @@ def load_mapper(
             f"{weights_path} is missing or not the file that {CONFIG} speaks of; "
             "export the mapper again"
         )
-    mapper = _family(config.family)(**config.arguments)
+    family = _family(config.family)
+    try:
+        mapper = family(**config.arguments)
+    except (TypeError, ValueError) as error:
+        raise KVMapError(
+            f"{folder / CONFIG} has arguments that a {config.family} mapper does not take "
+            f"({error}); export the mapper again"
+        ) from error
     try:
         mapper.load_state_dict(load_file(weights_path), strict=True)
     except (RuntimeError, SafetensorError) as error:

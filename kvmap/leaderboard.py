@@ -33,12 +33,12 @@ class Row:
 
     Attributes:
         folder: Its folder.
-        asked: The overrides that make it what it is.
+        overrides: What was asked for on the command line.
         metrics: Its ``metrics.json``.
     """
 
     folder: Path
-    asked: str
+    overrides: tuple[str, ...]
     metrics: dict[str, float | None]
 
     def score(self, monitor: str, mode: Mode) -> float:
@@ -61,21 +61,39 @@ def rows(root: Path, monitor: str, mode: Mode) -> list[Row]:
         if not owner.is_file():
             continue
         overrides = read_json(owner, "a run's owner file")["overrides"]
-        asked = " ".join(item for item in overrides if not item.startswith("out_dir="))
-        found.append(Row(path.parent, asked, read_json(path, "a run's metrics")))
+        found.append(Row(path.parent, tuple(overrides), read_json(path, "a run's metrics")))
     if found and not any(monitor in row.metrics for row in found):
         known = ", ".join(sorted(found[0].metrics))
         raise KVMapError(f"monitor={monitor} was measured by no run in {root}; use one of {known}")
     return sorted(found, key=lambda row: row.score(monitor, mode), reverse=True)
 
 
+def best(root: Path, monitor: str, mode: Mode) -> Row:
+    """The best finished run in or below a folder.
+
+    Raises:
+        KVMapError: There is none, or the monitor is in no run's metrics.
+    """
+    ranked = rows(root, monitor, mode)
+    if not ranked or ranked[0].metrics.get(monitor) is None:
+        raise KVMapError(f"no finished run in {root}; train one first: python train.py")
+    return ranked[0]
+
+
 def table(ranked: list[Row], root: Path) -> str:
-    """Markdown of runs in the order given; folders are told relative to ``root``."""
+    """Markdown of runs in the order given; of what was asked for, what sets them apart.
+
+    Args:
+        ranked: The runs.
+        root: The folder that theirs are told relative to.
+    """
+    common = set.intersection(*(set(row.overrides) for row in ranked)) if len(ranked) > 1 else set()
     header = ["", "run", "asked for", *(title for _, title, _ in COLUMNS)]
     cells = [header, ["---"] * len(header)]
     for place, row in enumerate(ranked, 1):
         measured = (_cell(row.metrics.get(name), form) for name, _, form in COLUMNS)
-        cells.append([str(place), str(row.folder.relative_to(root)), row.asked, *measured])
+        asked = " ".join(item for item in row.overrides if item not in common)
+        cells.append([str(place), str(row.folder.relative_to(root)), asked, *measured])
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     lines = (
         " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))

@@ -1,5 +1,6 @@
 """The README.md of an export, in the form that the hub reads."""
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
 def model_card(config: "ExportConfig") -> str:
     """Markdown with the hub's front matter: what was fitted, on what, and how good it is."""
     rows = "\n".join(
-        f"| {name} | {'undefined' if value is None else f'{value:.4f}'} |"
+        f"| {name} | {'undefined' if value is None or math.isnan(value) else f'{value:.4f}'} |"
         for name, value in config.metrics.items()
     )
     arguments = "\n".join(f"- `{name}`: {value}" for name, value in config.arguments.items())

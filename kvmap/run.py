@@ -56,8 +56,11 @@ class RunFolder:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Let go; the folder stays this run's."""
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Let go; the folder stays this run's, unless it failed before it left anything there."""
+        if error is not None and not self._entries() - {OWNER, CONFIG}:
+            (self.folder / OWNER).unlink()
+            (self.folder / CONFIG).unlink(missing_ok=True)
         self._lock.release()
 
     @property
@@ -82,6 +85,9 @@ class RunFolder:
         path = self.folder / "checkpoints" / "last.ckpt"
         return path if path.is_file() else None
 
+    def _entries(self) -> set[str]:
+        return {entry.name for entry in self.folder.iterdir() if entry.name != ".lock"}
+
     def _claim(self) -> None:
         owner = self.folder / OWNER
         if owner.is_file():
@@ -92,10 +98,10 @@ class RunFolder:
                     f"{self.digest}); choose another out_dir"
                 )
             return
-        strangers = [entry.name for entry in self.folder.iterdir() if entry.name != ".lock"]
+        strangers = self._entries()
         if strangers:
             raise KVMapError(
-                f"{self.folder} is not empty (it has {sorted(strangers)[0]}) and is no run's; "
+                f"{self.folder} is not empty (it has {min(strangers)}) and is no run's; "
                 "choose another out_dir"
             )
         text = OmegaConf.to_yaml(OmegaConf.create(self.config))

@@ -2,6 +2,7 @@
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -11,6 +12,7 @@ from omegaconf import DictConfig
 
 from kvmap.compatibility import compare
 from kvmap.data import KVPairDataModule
+from kvmap.diagnostics import Diagnostics
 from kvmap.errors import KVMapError
 from kvmap.export import save_export
 from kvmap.mappers.base import Mapper
@@ -30,6 +32,7 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
     Raises:
         KVMapError: The pair, the data or the mapper's arguments do not fit.
     """
+    require_monitor(config.monitor, config.monitor_mode)
     L.seed_everything(config.seed, workers=True, verbose=False)
     pair: ModelPair = instantiate(config.pair)
     mapper: Mapper = instantiate(
@@ -41,7 +44,7 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
     compare(pair).require()
     data: KVPairDataModule = instantiate(config.data, pair=pair)
     data.prepare_data()
-    checkpoints = ModelCheckpoint(
+    checkpoints = Checkpoints(
         run.folder / "checkpoints",
         filename="best",
         monitor=config.monitor,
@@ -58,7 +61,12 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
             callbacks=[checkpoints, *instantiate(config.callbacks).values()],
             default_root_dir=run.folder,
         )
-        trainer.fit(mapper, data, ckpt_path=run.last_checkpoint, weights_only=True)
+        try:
+            trainer.fit(mapper, data, ckpt_path=run.last_checkpoint, weights_only=True)
+        except SystemExit:  # Lightning's way of ending a process that was interrupted
+            if trainer.interrupted:
+                raise KeyboardInterrupt from None
+            raise
         best = load_best(mapper, Path(checkpoints.best_model_path))
         report = Report.of(best, data.calibration())
         save_export(
@@ -76,6 +84,40 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
     del trainer, data
     gc.collect()
     return report.metrics
+
+
+class Checkpoints(ModelCheckpoint):
+    """Names its files relative to the run's folder, so that a moved run goes on where it lies."""
+
+    _FILES = ("best_model_path", "kth_best_model_path", "last_model_path")
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps, without the folder."""
+        state = super().state_dict()
+        names = {key: Path(state[key]).name for key in self._FILES}
+        best = {Path(path).name: score for path, score in state["best_k_models"].items()}
+        return state | names | {"best_k_models": best, "dirpath": ""}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore it for the folder of this run."""
+        folder = Path(str(self.dirpath))
+        names = {key: state_dict[key] and str(folder / state_dict[key]) for key in self._FILES}
+        best = {str(folder / name): score for name, score in state_dict["best_k_models"].items()}
+        here = {"best_k_models": best, "dirpath": self.dirpath}
+        super().load_state_dict(state_dict | names | here)
+
+
+def require_monitor(monitor: str, mode: str) -> None:
+    """Refuse, before anything is learned, a metric or mode by which nothing can be chosen.
+
+    Raises:
+        KVMapError: The monitor is no diagnostic, or the mode neither ``max`` nor ``min``.
+    """
+    known = [f"val/{name}" for name in Diagnostics.names()]
+    if monitor not in known:
+        raise KVMapError(f"monitor={monitor} is not measured; use one of {', '.join(known)}")
+    if mode not in ("max", "min"):
+        raise KVMapError(f"monitor_mode={mode} is unknown; use max or min")
 
 
 def load_best(mapper: Mapper, path: Path) -> Mapper:

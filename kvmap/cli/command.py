@@ -1,53 +1,69 @@
 """What every command shares: Hydra's composition, and errors told in one sentence."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import CompactHydraException, InstantiationException
-from hydra.types import RunMode
+from hydra.errors import CompactHydraException, InstantiationException, MissingConfigException
 from omegaconf import DictConfig
 
 from kvmap.errors import KVMapError
 
 
-def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], Any]]:
+def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
     """Make a function of the composed config a command.
 
-    A ``KVMapError`` raised inside, also through a constructor that Hydra calls, is printed as its
-    sentence alone and ends the process with status 1; any other exception keeps its traceback,
-    because it is a defect of ours.
+    What the user can mend, a ``KVMapError`` or an override that does not exist, is printed as one
+    sentence and ends the process with status 1. Any other exception keeps its traceback, because
+    it is a defect of ours. In a sweep a job that fails lets the others run first.
 
     Args:
         config_name: The primary config in ``conf/``, without its ending.
     """
 
-    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], Any]:
+    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
         @functools.wraps(function)
-        def reported(config: DictConfig) -> Any:
+        def job(config: DictConfig) -> Any:
             try:
                 return function(config)
             except KVMapError as error:
-                _tell(error)
+                raise CompactHydraException(str(error)) from None
             except InstantiationException as error:
-                if not isinstance(error.__cause__, KVMapError):
-                    raise
-                _tell(error.__cause__)
+                if isinstance(error.__cause__, KVMapError):
+                    raise CompactHydraException(str(error.__cause__)) from None
+                raise
 
-        return hydra.main(
+        composed = hydra.main(
             version_base="1.3", config_path="pkg://kvmap.conf", config_name=config_name
-        )(reported)
+        )(job)
+
+        @functools.wraps(function)
+        def main() -> None:
+            # Hydra then hands exceptions on, where it would print some in a form of its own.
+            os.environ["HYDRA_FULL_ERROR"] = "1"
+            try:
+                composed()
+            except CompactHydraException as error:
+                print(f"kvmap: {_sentence(error)}", file=sys.stderr)
+                raise SystemExit(1) from None
+            except KeyboardInterrupt:
+                print(
+                    "kvmap: interrupted; the same command (and out_dir) goes on from here",
+                    file=sys.stderr,
+                )
+                raise SystemExit(130) from None
+
+        return main
 
     return decorate
 
 
-def _tell(error: KVMapError) -> NoReturn:
-    """End a single run at once; in a sweep, fail this job and let the others run."""
-    sentence = f"kvmap: {error}"
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
-        raise CompactHydraException(sentence) from None
-    print(sentence, file=sys.stderr)
-    raise SystemExit(1)
+def _sentence(error: CompactHydraException) -> str:
+    """Hydra's complaint without its search path and its advice to set variables."""
+    if isinstance(error, MissingConfigException) and error.options:
+        return f"there is no {error.missing_cfg_file}; choose from {', '.join(error.options)}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])

@@ -14,9 +14,11 @@ def main(config: DictConfig) -> float | None:
     from hydra.types import RunMode
 
     from kvmap.errors import KVMapError
+    from kvmap.quiet import quiet
     from kvmap.run import RunFolder
     from kvmap.training import train
 
+    quiet()
     hydra = HydraConfig.get()
     sweep = hydra.mode == RunMode.MULTIRUN
     strategy = str(config.trainer.get("strategy", "auto"))
@@ -26,6 +28,7 @@ def main(config: DictConfig) -> float | None:
             "use trainer.strategy=ddp_spawn, or one run a command"
         )
     folder = Path(hydra.runtime.output_dir)
+    print(f"run: {_relative(folder)}", flush=True)
     with RunFolder(folder, config, list(hydra.overrides.task)) as run:
         metrics = run.metrics if run.finished else train(config, run)
     if config.monitor not in metrics:

@@ -1,0 +1,1 @@
+"""Answering a prompt through a mapped cache."""
