@@ -24,6 +24,7 @@ from kvmap.provenance import Provenance
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+FILES = [CONFIG, WEIGHTS, CARD]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class ExportConfig:
                 values[side] = Identity(shape=shape, **values[side])
             values["provenance"] = Provenance(**values["provenance"])
             return cls(**values)
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise KVMapError(f"{path} is damaged ({error}); export the mapper again") from error
 
 
@@ -191,10 +192,7 @@ def find_export(path_or_hub_id: str | Path, revision: str | None = None) -> Path
             f"{path} holds no export ({CONFIG} is missing); name a run's folder or its export/"
         )
     try:
-        allowed = [CONFIG, WEIGHTS, CARD]
-        return Path(
-            snapshot_download(str(path_or_hub_id), revision=revision, allow_patterns=allowed)
-        )
+        return Path(snapshot_download(str(path_or_hub_id), revision=revision, allow_patterns=FILES))
     except Exception as error:  # huggingface_hub raises a dozen unrelated classes here
         raise KVMapError(
             f"{path_or_hub_id} is neither a folder here nor a hub repository that can be read "
@@ -212,7 +210,7 @@ def push_export(folder: Path, repo: str, private: bool = True) -> str:
     try:
         api = HfApi()
         api.create_repo(repo, private=private, exist_ok=True)
-        return str(api.upload_folder(folder_path=folder, repo_id=repo))
+        return str(api.upload_folder(folder_path=folder, repo_id=repo, allow_patterns=FILES))
     except Exception as error:  # huggingface_hub raises a dozen unrelated classes here
         raise KVMapError(
             f"{repo} cannot be written ({type(error).__name__}); log in with `hf auth login` and "

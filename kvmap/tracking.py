@@ -25,7 +25,7 @@ class Tracker:
         project: The W&B project.
         mode: ``auto`` is online where a key is found and offline otherwise, without a prompt.
         entity: Team or user; None is the key's own.
-        group: Groups runs; None takes the sweep's name in a sweep.
+        group: Groups runs in W&B's tables.
         tags: Tags of the run.
         log_export: Whether the export is uploaded as an artifact.
     """

@@ -44,21 +44,17 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
     compare(pair).require()
     data: KVPairDataModule = instantiate(config.data, pair=pair)
     data.prepare_data()
-    checkpoints = Checkpoints(
-        run.folder / "checkpoints",
-        filename="best",
-        monitor=config.monitor,
-        mode=config.monitor_mode,
-        save_last=True,
-        enable_version_counter=False,
-    )
+    folder = run.folder / "checkpoints"
+    kept = Checkpoints(folder, "best", monitor=config.monitor, mode=config.monitor_mode)
+    # A callback of its own: with save_last Lightning saves only the epochs that are best so far.
+    last = Checkpoints(folder, "last")
     tracker = instantiate(config.logger)
     with tracker.track(run, mapper.family) as logger:
         trainer: L.Trainer = instantiate(
             config.trainer,
             max_epochs=mapper.epochs,
             logger=logger,
-            callbacks=[checkpoints, *instantiate(config.callbacks).values()],
+            callbacks=[kept, last, *instantiate(config.callbacks).values()],
             default_root_dir=run.folder,
         )
         try:
@@ -67,7 +63,7 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
             if trainer.interrupted:
                 raise KeyboardInterrupt from None
             raise
-        best = load_best(mapper, Path(checkpoints.best_model_path))
+        best = load_best(mapper, Path(kept.best_model_path))
         report = Report.of(best, data.calibration())
         save_export(
             best,
@@ -87,9 +83,20 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
 
 
 class Checkpoints(ModelCheckpoint):
-    """Names its files relative to the run's folder, so that a moved run goes on where it lies."""
+    """One file: the best epoch by a metric, or without one the last epoch.
+
+    What it remembers names files without their folder, so that a moved run goes on where it lies.
+
+    Args:
+        folder: Where to.
+        name: The file's name without its ending.
+        options: More of :class:`ModelCheckpoint`'s.
+    """
 
     _FILES = ("best_model_path", "kth_best_model_path", "last_model_path")
+
+    def __init__(self, folder: Path, name: str, **options: Any) -> None:
+        super().__init__(folder, filename=name, enable_version_counter=False, **options)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps, without the folder."""
