@@ -9,19 +9,25 @@ from kvmap.kv import KV, KVPair
 from kvmap.pair import ModelPair, Side
 from kvmap.queries import prefill_with_queries
 from kvmap.shards import Shard
+from kvmap.shift import require_strippable
 
 
 class Twin:
-    """Loads both models, each on its own device.
+    """Loads both models, each on its own device, and sees that their rotation comes off.
 
     Args:
         pair: the models.
         batch_size: documents that a model runs at once.
+
+    Raises:
+        KVMapError: a model's keys depend on positions in a way that no rotary embedding explains.
     """
 
     def __init__(self, pair: ModelPair, batch_size: int) -> None:
         self.pair, self.batch_size = pair, batch_size
         self.source, self.target = pair.source.load(), pair.target.load()
+        for model, side in ((self.source, pair.source), (self.target, pair.target)):
+            require_strippable(model, side.rotary)
 
     @torch.no_grad()
     def run(self, ids: Tensor, positions: Tensor, query_positions: Tensor | None) -> Shard:

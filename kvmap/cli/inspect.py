@@ -48,6 +48,9 @@ def main(config: DictConfig) -> None:
     """Compare the configured pair."""
     from hydra.utils import instantiate
 
+    from kvmap.quiet import quiet
+
+    quiet()
     inspect_pair(instantiate(config.pair), config.probe).require()
 
 
