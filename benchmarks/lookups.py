@@ -63,7 +63,8 @@ def main(export: Path, questions: int, repair: int) -> None:
 
 def far_lookups(pair: ModelPair, count: int) -> list[tuple[Tensor, LookupTokens]]:
     """The first so many far look-ups of the test documents, with their documents' ids."""
-    english, items, index = English(words=900), [], 0
+    english, index = English(words=900), 0
+    items: list[tuple[Tensor, LookupTokens]] = []
     while len(items) < count:
         ids, lookups = encode(pair.target.tokenizer, english.document("test", index))  # type: ignore[arg-type]
         items += [(ids, each) for each in lookups if each.distance >= FAR]

@@ -33,6 +33,8 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
         KVMapError: The pair, the data or the mapper's arguments do not fit.
     """
     require_monitor(config.monitor, config.monitor_mode)
+    if not isinstance(config.seed, int) or config.seed < 0:
+        raise KVMapError(f"seed={config.seed} is no seed; use a whole number from 0")
     L.seed_everything(config.seed, workers=True, verbose=False)
     pair: ModelPair = instantiate(config.pair)
     mapper: Mapper = instantiate(

@@ -99,7 +99,10 @@ class Workshop:
         """``kvmap-train`` into a folder."""
         from kvmap.cli.train import main
 
-        return call(main, *self.small, f"logger={logger}", f"out_dir={folder}", *overrides)
+        flags = [override for override in overrides if override.startswith("-")]
+        more = [override for override in overrides if override not in flags]
+        shared = [*self.small, f"logger={logger}", f"out_dir={folder}"]
+        return call(main, *flags, *shared, *more)  # argparse takes flags only before the rest
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from kvmap.errors import KVMapError
-from kvmap.leaderboard import FILE, Leaderboard, rows, table
+from kvmap.leaderboard import FILE, Leaderboard, best, rows, table
 
 COSINE = "val/attention_cosine"
 
@@ -23,10 +23,10 @@ def finished(folder: Path, cosine: float | None, asked: list[str] | None = None)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    finished(tmp_path / "0", 0.2, ["mapper=depth_nearest", "out_dir=/somewhere"])
-    finished(tmp_path / "1", 0.9, ["mapper=ridge"])
-    finished(tmp_path / "deep" / "er", None, ["mapper=undefined"])
-    finished(tmp_path / "3", 0.5, ["mapper=mlp"])
+    finished(tmp_path / "0", 0.2, ["out_dir=x", "mapper=depth_nearest"])
+    finished(tmp_path / "1", 0.9, ["out_dir=x", "mapper=ridge"])
+    finished(tmp_path / "deep" / "er", None, ["out_dir=x", "mapper=undefined"])
+    finished(tmp_path / "3", 0.5, ["out_dir=x", "mapper=mlp"])
     return tmp_path
 
 
@@ -37,6 +37,19 @@ def test_best_first_and_the_undefined_last(
     root: Path, mode: str, order: list[float | None]
 ) -> None:
     assert [row.metrics[COSINE] for row in rows(root, COSINE, mode)] == order
+
+
+@pytest.mark.parametrize(("mode", "name"), [("max", "1"), ("min", "0")])
+def test_the_best_run_is_the_first(root: Path, mode: str, name: str) -> None:
+    assert best(root, COSINE, mode).folder.name == name
+
+
+def test_the_best_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KVMapError, match="no finished run"):
+        best(tmp_path, COSINE, "max")
+    finished(tmp_path / "0", None)
+    with pytest.raises(KVMapError, match="no finished run"):
+        best(tmp_path, COSINE, "max")
 
 
 def test_an_unknown_monitor_is_refused_with_the_known_ones(root: Path) -> None:
@@ -55,7 +68,7 @@ def test_a_folder_without_runs_has_an_empty_table(tmp_path: Path) -> None:
     assert "asked for" in table([], tmp_path)
 
 
-def test_the_table_tells_folders_relative_and_what_was_asked_for(root: Path) -> None:
+def test_the_table_tells_folders_relative_and_what_sets_runs_apart(root: Path) -> None:
     lines = table(rows(root, COSINE, "max"), root).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert len({len(line) for line in lines}) == 1, "columns are aligned"
@@ -74,9 +87,7 @@ def test_each_job_of_a_sweep_updates_the_file_and_the_end_prints_it(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     board = Leaderboard(COSINE, "max")
-    config = OmegaConf.create(
-        {"hydra": {"mode": RunMode.MULTIRUN, "sweep": {"dir": str(root)}}}
-    )
+    config = OmegaConf.create({"hydra": {"mode": RunMode.MULTIRUN, "sweep": {"dir": str(root)}}})
     board.on_job_end(config, JobReturn())
     text = (root / FILE).read_text()
     assert "mapper=ridge" in text

@@ -48,7 +48,7 @@ def test_the_same_run_enters_again(tmp_path: Path) -> None:
 def test_another_run_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     enter(tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(KVMapError, match="belongs to another run.*choose another out_dir"):
+    with pytest.raises(KVMapError, match=r"belongs to another run.*choose another out_dir"):
         enter(tmp_path, seed=1)
     assert contents(tmp_path) == before
 
@@ -93,9 +93,10 @@ def test_a_run_that_failed_before_it_left_anything_gives_the_folder_back(tmp_pat
 
 
 def test_a_run_that_failed_later_keeps_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), RunFolder(tmp_path, config(0), []):
-        (tmp_path / "checkpoints").mkdir()
-        raise RuntimeError
+    run = RunFolder(tmp_path, config(0), [])
+    run.__enter__()
+    (tmp_path / "checkpoints").mkdir()
+    run.__exit__(RuntimeError)
     with pytest.raises(KVMapError, match="belongs to another run"):
         enter(tmp_path, seed=1)
 

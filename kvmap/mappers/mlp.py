@@ -74,8 +74,10 @@ class MLP(Mapper):
         for name, number in dict(
             hidden=hidden, depth=depth, epochs=epochs, batch_size=batch_size
         ).items():
-            if number < 1:
-                raise KVMapError(f"mlp needs at least 1 for {name} and got {number}")
+            if not isinstance(number, int) or number < 1:
+                raise KVMapError(f"mapper.{name}={number} must be a whole number from 1")
+        if not isinstance(lr, float | int) or not 0 < lr < math.inf:
+            raise KVMapError(f"mapper.lr={lr} must be a number above 0, such as 1e-3")
         candidates(ridge_lambda)
         self.lr, self.epochs, self.batch_size = lr, epochs, batch_size
         self.k, self.inputs, self.ridge_lambda = k, inputs, ridge_lambda
