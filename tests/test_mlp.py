@@ -99,10 +99,10 @@ def test_a_large_one_states_its_price(caplog: pytest.LogCaptureFixture) -> None:
         ({"k": 4}, "k=4 but the source has 3 layers"),
         ({"ridge_lambda": -0.1, "residual": False}, "ridge_lambda=-0.1"),
         ({"inputs": "keys"}, "inputs=keys"),
-        ({"hidden": 0}, "hidden and got 0"),
-        ({"depth": 0}, "depth and got 0"),
-        ({"epochs": 0}, "epochs and got 0"),
-        ({"batch_size": 0}, "batch_size and got 0"),
+        ({"hidden": 0}, "hidden=0 must be"),
+        ({"depth": 0}, "depth=0 must be"),
+        ({"epochs": 0}, "epochs=0 must be"),
+        ({"batch_size": 0}, "batch_size=0 must be"),
     ],
 )
 def test_bad_arguments_are_refused(options: dict[str, object], match: str) -> None:
