@@ -16,8 +16,8 @@ from torch import Tensor
 
 from kvmap import cache as caches
 from kvmap.export import load_mapper
-from kvmap.kv import KV
 from kvmap.pair import ModelPair, ModelSpec
+from kvmap.runtime.mapped import map_rotated
 from kvmap.tiny.card import FAR
 from kvmap.tiny.english import English
 from kvmap.tiny.lookup_tokens import LookupTokens, encode
@@ -33,8 +33,7 @@ def main(export: Path, questions: int, repair: int) -> None:
         start = ids.shape[1] - repair
         positions = torch.arange(start)
         rotated = caches.prefill(source, ids[:, :start])
-        kv = mapper(KV(pair.source.rotary.strip(rotated.keys, positions), rotated.values))
-        cache = caches.write(KV(pair.target.rotary.apply(kv.keys, positions), kv.values))
+        cache = caches.write(map_rotated(pair, mapper, rotated, positions))
         return caches.forward(
             target, ids[:, start:], cache, torch.arange(start, ids.shape[1]), logits_to_keep=1
         )

@@ -1,8 +1,6 @@
 """An export: the self-describing folder that is served. Data only, nothing in it is executed."""
 
 import hashlib
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,8 +10,8 @@ from huggingface_hub import HfApi, snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-import kvmap.mappers
 from kvmap.errors import KVMapError
+from kvmap.families import family_class
 from kvmap.identity import Identity
 from kvmap.jsonfile import read_json, write_json
 from kvmap.kv import KVShape
@@ -162,7 +160,7 @@ def load_mapper(
             f"{weights_path} is missing or not the file that {CONFIG} speaks of; "
             "export the mapper again"
         )
-    family = _family(config.family)
+    family = family_class(config.family)
     try:
         mapper = family(**config.arguments)
     except (TypeError, ValueError) as error:
@@ -216,32 +214,6 @@ def push_export(folder: Path, repo: str, private: bool = True) -> str:
             f"{repo} cannot be written ({type(error).__name__}); log in with `hf auth login` and "
             "check the name and the network"
         ) from error
-
-
-def families() -> list[str]:
-    """Names of all mapper families: the modules of :mod:`kvmap.mappers` that define one."""
-    modules = (module.name for module in pkgutil.iter_modules(kvmap.mappers.__path__))
-    return [name for name in modules if name != "base" and _classes(name)]
-
-
-def _classes(module: str) -> list[type[Mapper]]:
-    """The families that a module of :mod:`kvmap.mappers` defines."""
-    members = vars(importlib.import_module(f"kvmap.mappers.{module}")).values()
-    return [
-        member
-        for member in members
-        if isinstance(member, type)
-        and issubclass(member, Mapper)
-        and member.__module__ == f"kvmap.mappers.{module}"
-    ]
-
-
-def _family(name: str) -> type[Mapper]:
-    """The class of a family that this kvmap has; never a name from elsewhere."""
-    known = families()
-    if name not in known:
-        raise KVMapError(f"unknown mapper family {name!r}; this kvmap has {', '.join(known)}")
-    return _classes(name)[0]
 
 
 def _require_side(side: str, fitted: Identity, served: Side) -> None:

@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 import kvmap
 from kvmap import export
 from kvmap.errors import KVMapError
-from kvmap.export import families, load_mapper, push_export, save_export
+from kvmap.export import load_mapper, push_export, save_export
+from kvmap.families import families
 from kvmap.kv import KV, KVShape
 from kvmap.mappers.base import Mapper
 from kvmap.mappers.ridge import Ridge

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import make_tokenizer
 from transformers import Gemma3TextConfig
 
 from kvmap.cli.inspect import inspect_pair
 from kvmap.pair import ModelPair
-from tests.conftest import make_tokenizer
 
 ROOT = Path(__file__).parent.parent
 

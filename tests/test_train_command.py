@@ -104,7 +104,10 @@ REFUSED = {
     "no corpus": (["data.path=null"], "data.path=<file>"),
     "no such model": (["pair.source.model=./nowhere"], "nowhere"),
     "no model": (["pair.source.model=null"], "set pair.source.model"),
-    "no units": (["mapper=mlp", "mapper.hidden=0"], "mapper.hidden=0 must be a whole number from 1"),
+    "no units": (
+        ["mapper=mlp", "mapper.hidden=0"],
+        "mapper.hidden=0 must be a whole number from 1",
+    ),
 }
 
 

@@ -8,9 +8,9 @@ from transformers import Cache
 
 from kvmap import cache as caches
 from kvmap.errors import KVMapError
-from kvmap.kv import KV
 from kvmap.mappers.base import Mapper
 from kvmap.pair import ModelPair
+from kvmap.runtime.mapped import map_rotated
 from kvmap.runtime.stages import Stages
 
 
@@ -54,6 +54,8 @@ class Engine:
         self.pair, self.repair = pair, repair
         self.source, self.target = pair.source.load(), pair.target.load()
         self.mapper = mapper.to(self.target.device)
+        end = self.target.generation_config.eos_token_id
+        self._end = set(end) if isinstance(end, list) else {end}
 
     @torch.no_grad()
     def generate(self, prompt: str, max_new_tokens: int = 64) -> Generation:
@@ -98,10 +100,7 @@ class Engine:
             rotated = rotated.to(self.target.device)
             positions = positions.to(self.target.device)
         with stages.stage("map", self.target.device):
-            keys = self.pair.source.rotary.strip(rotated.keys.float(), positions)
-            kv = self.mapper(KV(keys, rotated.values.float()))
-            keys = self.pair.target.rotary.apply(kv.keys, positions)
-            return caches.write(KV(keys, kv.values).to(self.target.dtype))
+            return caches.write(map_rotated(self.pair, self.mapper, rotated, positions))
 
     def _next(self, ids: Tensor, cache: Cache) -> int:
         """Append tokens to the cache and return the most likely next one."""
@@ -110,12 +109,6 @@ class Engine:
         positions = torch.arange(start, start + ids.shape[1], device=device)
         logits = caches.forward(self.target, ids.to(device), cache, positions, logits_to_keep=1)
         return int(logits[0, -1, : len(self.pair.target.tokenizer)].argmax())
-
-    @property
-    def _end(self) -> set[int]:
-        """Token ids that end an answer."""
-        end = self.target.generation_config.eos_token_id
-        return set(end) if isinstance(end, list) else {end} - {None}
 
     def _require(self, prompt_tokens: int, max_new_tokens: int) -> None:
         if max_new_tokens < 1:

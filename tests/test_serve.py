@@ -1,0 +1,75 @@
+"""``kvmap-serve`` as a user meets it: which export it takes, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+from commands import Outcome, Workshop, call, one_sentence
+
+from kvmap.cli.serve import main
+
+
+@pytest.fixture(scope="module")
+def shop(
+    source_folder: Path, target_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("shop"), source_folder, target_folder)
+
+
+@pytest.fixture(scope="module")
+def runs(shop: Workshop) -> Path:
+    folder = shop.root / "runs"
+    for k in ("1", "all"):
+        assert shop.train(folder / k, "mapper=ridge", f"mapper.k={k}").status == 0
+    return folder
+
+
+def serve(shop: Workshop, *overrides: str) -> Outcome:
+    return call(main, *shop.pair, *overrides)
+
+
+def test_it_takes_the_best_of_a_folder_and_says_which_and_why(shop: Workshop, runs: Path) -> None:
+    taken = []
+    for mode in ("max", "min"):
+        done = serve(
+            shop, f"runs={runs}", "prompt=a b c", "max_new_tokens=3", f"monitor_mode={mode}"
+        )
+        assert done.status == 0, done.err
+        first = done.out.splitlines()[0]
+        assert "best by val/attention_cosine" in first
+        taken.append("/all/" in first)
+    assert taken[0] != taken[1]
+
+
+def test_an_answer_ends_with_where_its_time_went(shop: Workshop, runs: Path) -> None:
+    done = serve(shop, f"export={runs / '1'}", "prompt=a b c d e", "repair=2", "max_new_tokens=3")
+    assert done.status == 0, done.err
+    assert "2 repaired, " in done.out
+    for stage in ("source prefill", "transfer", "map", "repair", "decode"):
+        assert any(line.startswith(stage) for line in done.out.splitlines())
+    assert done.last_line.startswith("in all")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ([], "give prompt="),
+        (["prompt=a", "export=nowhere/at/all"], "nowhere/at/all is neither"),
+        (["prompt=a", "repair=-2"], "repair=-2"),
+        (["prompt=a", "max_new_tokens=0"], "max_new_tokens=0"),
+        (["prompt=a", "monitor=val/luck"], "monitor=val/luck"),
+    ],
+)
+def test_what_it_cannot_do_is_one_sentence(
+    shop: Workshop, runs: Path, asked: list[str], says: str
+) -> None:
+    assert says in one_sentence(serve(shop, f"runs={runs}", *asked))
+
+
+def test_a_folder_without_runs_is_one_sentence(shop: Workshop, tmp_path: Path) -> None:
+    assert "no finished run" in one_sentence(serve(shop, f"runs={tmp_path}", "prompt=a"))
+
+
+def test_an_export_of_another_pair_is_refused(shop: Workshop, runs: Path) -> None:
+    export = runs / "1"
+    done = call(main, "pair=tiny", f"export={export}", "prompt=a")
+    assert "was fitted on a source" in one_sentence(done)
