@@ -43,18 +43,23 @@ class Rotary:
         self._module = type(hollow)(self.config).eval().requires_grad_(False)
         self._check_layout(sys.modules[type(decoder).__module__])
 
-    def apply(self, keys: Tensor, positions: Tensor) -> Tensor:
+    def apply(self, keys: Tensor, positions: Tensor, out: Tensor | None = None) -> Tensor:
         """Rotated keys from content keys.
 
         Args:
             keys: ``[..., T, D]``, content keys (or queries before rotation).
             positions: ``[T]``.
+            out: ``[..., T, D]``, other memory than ``keys``, where to write the result.
 
         Returns:
-            ``[..., T, D]`` in the dtype of ``keys``, computed in at least float32.
+            ``[..., T, D]`` in the dtype of ``keys`` (or ``out``), computed in at least float32.
         """
         cos, sin = self._tables(positions, keys)
-        return _rotate(keys, cos, sin)
+        if out is None:
+            return _rotate(keys, cos, sin)
+        if out.dtype != cos.dtype or keys.dtype != cos.dtype:
+            return out.copy_(_rotate(keys, cos, sin))
+        return _rotate_into(keys, cos, sin, out)
 
     def strip(self, keys: Tensor, positions: Tensor) -> Tensor:
         """Content keys from rotated keys, the inverse of :meth:`apply`.
@@ -155,3 +160,14 @@ def _rotate(keys: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = turning.chunk(2, dim=-1)
     turned = (turning * cos + torch.cat((-second, first), dim=-1) * sin).to(keys.dtype)
     return turned if rotated == keys.shape[-1] else torch.cat((turned, keys[..., rotated:]), dim=-1)
+
+
+def _rotate_into(keys: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> Tensor:
+    """:func:`_rotate` in two passes over memory that is there already."""
+    half = cos.shape[-1] // 2
+    first, second, rest = keys.tensor_split((half, 2 * half), -1)
+    into_first, into_second, into_rest = out.tensor_split((half, 2 * half), -1)
+    torch.mul(first, cos[:, :half], out=into_first).addcmul_(second, sin[:, :half], value=-1)
+    torch.mul(second, cos[:, half:], out=into_second).addcmul_(first, sin[:, half:])
+    into_rest.copy_(rest)
+    return out

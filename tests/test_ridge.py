@@ -63,7 +63,6 @@ def test_the_result_has_the_dtype_of_the_input() -> None:
     mapped = mapper(SELECTION.source.to(torch.bfloat16))
     assert mapped.keys.dtype == mapped.values.dtype == torch.bfloat16
     assert mapped.shape == TARGET
-    assert mapped.keys.is_contiguous()
 
 
 def test_a_mapper_that_was_never_filled_gives_nan() -> None:

@@ -46,13 +46,18 @@ def map_rows(source: KV, target: KVShape, like: Tensor, mapping: Callable[[Tenso
     """
     _, batch, _, tokens, _ = source.keys.shape
     layers, heads, dim = target
+    step = max(1, CHUNK_ROWS // max(batch, 1))
+
+    def chunk(start: int) -> Tensor:
+        found = mapping(rows(source, slice(None), slice(start, start + step), like))
+        return found.view(2, layers, batch, -1, heads, dim).transpose(3, 4)
+
+    if tokens <= step:  # as it lies: who writes it on copies it anyway
+        return KV(*chunk(0).to(source.keys.dtype).unbind())
     # Keys and values stand apart: a caller that keeps one does not keep the other alive.
     mapped = KV(*(part.new_empty(layers, batch, heads, tokens, dim) for part in source))
-    step = max(1, CHUNK_ROWS // max(batch, 1))
     for start in range(0, tokens, step):
-        chunk = slice(start, start + step)
-        found = mapping(rows(source, slice(None), chunk, like))
-        found = found.view(2, layers, batch, -1, heads, dim).transpose(3, 4)
-        mapped.keys[:, :, :, chunk] = found[KEYS]
-        mapped.values[:, :, :, chunk] = found[KEYS + 1]
+        found = chunk(start)
+        mapped.keys[:, :, :, start : start + step] = found[KEYS]
+        mapped.values[:, :, :, start : start + step] = found[KEYS + 1]
     return mapped

@@ -76,14 +76,15 @@ class Ridge(Mapper):
 
     def map_table(self, table: Tensor) -> Tensor:
         """Rows ``[R, 2 * L_s * H_s * D_s]`` to ``[2, L_t, R, H_t * D_t]``, keys first."""
-        mapped = []
+        layers, width = self.bias.shape[1:]
+        mapped = table.new_empty(2, layers, len(table), width)
         for readers, solved in input_kinds(self.inputs):
             features = read(table, readers, self.source_layers, self.source_shape)
-            mapped += [
-                torch.baddbmm(self.bias[kind, :, None], features, self.weight[kind])
-                for kind in solved
-            ]
-        return torch.stack(mapped)
+            for kind in solved:
+                torch.baddbmm(
+                    self.bias[kind, :, None], features, self.weight[kind], out=mapped[kind]
+                )
+        return mapped
 
     def forward(self, source: KV) -> KV:
         """Map KV ``[L_s, B, H_s, T, D_s]`` to ``[L_t, B, H_t, T, D_t]``; content keys."""

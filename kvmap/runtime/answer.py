@@ -83,6 +83,27 @@ class Stats:
         """Accepted tokens / proposed tokens."""
         return self.accepted / self.proposed if self.proposed else None
 
+    def summary(self) -> str:
+        """What became of the prompt and of the draft's proposals, in two lines."""
+        shares = {
+            "reused": self.reused,
+            "mapped": self.mapped,
+            "repaired": self.repaired,
+            "read natively": self.prefilled,
+        }
+        prompt = ", ".join(f"{count} {what}" for what, count in shares.items() if count)
+        lines = [f"{self.prompt} prompt tokens: {prompt}", f"{self.generated} generated"]
+        if self.fell_back:
+            lines[0] += " (the guard fell back)"
+        if self.proposed:
+            lines[1] += (
+                f"; {self.accepted} of {self.proposed} proposals accepted in {len(self.blocks)} "
+                f"rounds, {self.corrected} corrections, {self.bonus} bonus tokens"
+            )
+        if self.tpot is not None:
+            lines[1] += f"; TTFT {1000 * self.ttft:.0f} ms, TPOT {1000 * self.tpot:.1f} ms"
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True)
 class Piece:

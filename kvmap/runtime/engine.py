@@ -1,124 +1,303 @@
-"""The engine: source prefill, mapping, repair by the target, then greedy decoding."""
+"""The engine: prefill or mapping, then draft, verify, commit, roll back until the answer ends."""
 
-from dataclasses import dataclass
+import time
+import weakref
+from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 
 import torch
-from torch import Tensor
-from transformers import Cache
+from transformers import PreTrainedTokenizerBase
 
-from kvmap import cache as caches
+from kvmap.buffer import Buffer
 from kvmap.errors import KVMapError
+from kvmap.loading import torch_dtype
 from kvmap.mappers.base import Mapper
 from kvmap.pair import ModelPair
-from kvmap.runtime.mapped import map_rotated
-from kvmap.runtime.stages import Stages
+from kvmap.runtime.answer import Answer, Piece, Stats
+from kvmap.runtime.commit import Commit
+from kvmap.runtime.draft import Draft
+from kvmap.runtime.options import Mode, Options, RequestError
+from kvmap.runtime.prefill import MappedPrefill, Reading
+from kvmap.runtime.runner import Runner
+from kvmap.runtime.sampling import Chooser
+from kvmap.runtime.session import Caches, Session, SessionKey, Sessions
+from kvmap.runtime.settings import Settings
+from kvmap.runtime.transfer import Link
+from kvmap.runtime.verify import Verifier, log_probabilities
+
+HOST = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class Generation:
-    """One answer.
+class Stream:
+    """One answer as it grows: an iterator of pieces.
 
     Attributes:
-        tokens: Generated token ids, an end token included.
-        text: Their text, without special tokens.
-        finish_reason: ``stop`` at the model's end token, else ``length``.
-        mapped_tokens: Prompt tokens whose KV the mapper gave.
-        repaired_tokens: Prompt tokens that the target computed itself.
-        stages: Seconds by stage.
+        stats: What it takes; complete after the last piece.
     """
 
-    tokens: list[int]
-    text: str
-    finish_reason: str
-    mapped_tokens: int
-    repaired_tokens: int
-    stages: Stages
+    def __init__(self, pieces: Generator[Piece, None, None], stats: Stats) -> None:
+        self._pieces, self.stats = pieces, stats
+
+    def __iter__(self) -> Iterator[Piece]:
+        """The pieces."""
+        return self
+
+    def __next__(self) -> Piece:
+        """The next round's piece; the first is the first token."""
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Give up: caches are freed and no session is kept."""
+        self._pieces.close()
 
 
 class Engine:
     """Answers prompts with the target, whose cache comes from the source through a mapper.
 
+    One request at a time, from one thread.
+
     Args:
         pair: The models; both are loaded, each on its device.
-        mapper: A fitted mapper of this pair.
-        repair: Prompt tokens at the end that the target computes itself; at least the last one
-            always is, since without it there are no first logits.
+        mapper: A fitted mapper of this pair; None for an engine that answers natively.
+        settings: How it runs.
 
     Raises:
-        KVMapError: A model cannot be loaded, or ``repair`` is negative.
+        KVMapError: A model cannot be loaded, or the mode needs a mapper and there is none.
     """
 
-    def __init__(self, pair: ModelPair, mapper: Mapper, repair: int = 32) -> None:
-        if repair < 0:
-            raise KVMapError(f"repair={repair} must not be negative; use 0 or more tokens")
-        self.pair, self.repair = pair, repair
-        self.source, self.target = pair.source.load(), pair.target.load()
-        self.mapper = mapper.to(self.target.device)
-        end = self.target.generation_config.eos_token_id
-        self._end = set(end) if isinstance(end, list) else {end}
+    def __init__(
+        self, pair: ModelPair, mapper: Mapper | None, settings: Settings | None = None
+    ) -> None:
+        self.pair, self.settings = pair, settings or Settings()
+        self.mode: Mode = self.settings.mode
+        if mapper is None and self.mode == "mapped":
+            raise KVMapError("mode=mapped needs a mapper; give one, or choose mode=target or source")
+        self.tokenizer: PreTrainedTokenizerBase = pair.target.tokenizer
+        self.source = Runner(pair.source, len(self.tokenizer))
+        self.target = Runner(pair.target, len(self.tokenizer))
+        self.link = Link(self.source.device, self.target.device)
+        self.mapper = mapper
+        if mapper is not None:
+            dtype = torch_dtype(self.settings.mapper_dtype, pair.target.config)
+            self.mapper = mapper.eval().to(self.target.device, dtype)
+        self._sessions = Sessions(self.settings.session_bytes)
+        self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
-    @torch.no_grad()
-    def generate(self, prompt: str, max_new_tokens: int = 64) -> Generation:
-        """Answer one prompt.
+    @property
+    def limit(self) -> int:
+        """Most positions: prompt and new tokens."""
+        sides = (self.pair.source, self.pair.target)
+        return min(side.config.max_position_embeddings for side in sides)
 
-        Args:
-            prompt: Text.
-            max_new_tokens: Most tokens to generate, at least 1.
+    @property
+    def live_bytes(self) -> int:
+        """Memory of all caches alive: the running request's and the conversations at rest."""
+        return sum(buffer.bytes for buffer in self._buffers)
+
+    def forget(self) -> None:
+        """Drop all conversations at rest."""
+        self._sessions.forget()
+
+    def self_test(self) -> None:
+        """Check that copies between the devices are faithful, and choose a way that is.
 
         Raises:
-            KVMapError: The prompt is empty or too long for the models, or nothing may be
-                generated.
+            KVMapError: None is.
         """
-        stages = Stages()
-        with stages.stage("tokenise", torch.device("cpu")):
-            ids = self.pair.target.tokenizer(prompt, return_tensors="pt")["input_ids"]
-        self._require(ids.shape[1], max_new_tokens)
-        repaired = min(max(self.repair, 1), ids.shape[1])
-        mapped = ids.shape[1] - repaired
-        cache = self._mapped_cache(ids[:, :mapped], stages) if mapped else caches.empty()
-        with stages.stage("repair", self.target.device):
-            token = self._next(ids[:, mapped:], cache)
-        tokens = [token]
-        with stages.stage("decode", self.target.device):
-            while len(tokens) < max_new_tokens and tokens[-1] not in self._end:
-                tokens.append(self._next(torch.tensor([tokens[-1:]]), cache))
-        return Generation(
-            tokens,
-            str(self.pair.target.tokenizer.decode(tokens, skip_special_tokens=True)),
-            "stop" if tokens[-1] in self._end else "length",
-            mapped,
-            repaired,
-            stages,
+        self.link.self_test()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt."""
+        return list(self.tokenizer(text)["input_ids"])
+
+    def generate(self, prompt_ids: Sequence[int], options: Options | None = None) -> Answer:
+        """Answer one prompt.
+
+        Raises:
+            RequestError: What :meth:`stream` refuses.
+        """
+        stream = self.stream(prompt_ids, options)
+        pieces = list(stream)
+        reason = pieces[-1].finish_reason
+        assert reason is not None  # the last piece always has one
+        return Answer(
+            tokens=tuple(chain.from_iterable(piece.tokens for piece in pieces)),
+            text="".join(piece.text for piece in pieces),
+            finish_reason=reason,
+            logprobs=tuple(chain.from_iterable(piece.logprobs for piece in pieces)),
+            stats=stream.stats,
         )
 
-    def _mapped_cache(self, ids: Tensor, stages: Stages) -> Cache:
-        """The target's cache for some prompt tokens, from the source's."""
-        positions = torch.arange(ids.shape[1])
-        with stages.stage("source prefill", self.source.device):
-            rotated = caches.prefill(self.source, ids.to(self.source.device))
-        with stages.stage("transfer", self.target.device):
-            rotated = rotated.to(self.target.device)
-            positions = positions.to(self.target.device)
-        with stages.stage("map", self.target.device):
-            return caches.write(map_rotated(self.pair, self.mapper, rotated, positions))
+    def stream(self, prompt_ids: Sequence[int], options: Options | None = None) -> Stream:
+        """Answer one prompt piece by piece; the work is done as the pieces are asked for.
 
-    def _next(self, ids: Tensor, cache: Cache) -> int:
-        """Append tokens to the cache and return the most likely next one."""
-        start = caches.length(cache)
-        device = self.target.device
-        positions = torch.arange(start, start + ids.shape[1], device=device)
-        logits = caches.forward(self.target, ids.to(device), cache, positions, logits_to_keep=1)
-        return int(logits[0, -1, : len(self.pair.target.tokenizer)].argmax())
+        Args:
+            prompt_ids: Token ids of the prompt.
+            options: What to generate.
 
-    def _require(self, prompt_tokens: int, max_new_tokens: int) -> None:
-        if max_new_tokens < 1:
-            raise KVMapError(f"max_new_tokens={max_new_tokens} must be at least 1")
-        if not prompt_tokens:
-            raise KVMapError("the prompt is empty; give at least one token")
-        sides = (self.pair.source, self.pair.target)
-        limit = min(side.config.max_position_embeddings for side in sides)
-        if prompt_tokens + max_new_tokens > limit:
-            raise KVMapError(
-                f"a prompt of {prompt_tokens} tokens and {max_new_tokens} new ones exceed the "
-                f"{limit} positions of the models; shorten the prompt or lower max_new_tokens"
+        Raises:
+            RequestError: The prompt is empty, too long for the models, or holds ids that the
+                tokenizer does not know; or the mode needs a mapper and there is none.
+        """
+        options, prompt = options or Options(), list(prompt_ids)
+        mode = options.mode or self.mode
+        if not prompt:
+            raise RequestError("the prompt is empty; give at least one token")
+        if len(prompt) + options.max_new_tokens > self.limit:
+            raise RequestError(
+                f"a prompt of {len(prompt)} tokens and {options.max_new_tokens} new ones exceed "
+                f"the {self.limit} positions of the models; shorten the prompt or ask for fewer"
             )
+        if unknown := [i for i in prompt if not 0 <= i < len(self.tokenizer)]:
+            raise RequestError(
+                f"token id {unknown[0]} is none of the {len(self.tokenizer)} of the tokenizer"
+            )
+        if mode == "mapped" and self.mapper is None:
+            raise RequestError("mode=mapped needs a mapper, and none is loaded; ask for mode=target")
+        stats = Stats(mode, prompt=len(prompt))
+        return Stream(self._answer(prompt, options, mode, stats), stats)
+
+    # The answer, from above to below.
+
+    @torch.no_grad()
+    def _answer(
+        self, prompt: list[int], options: Options, mode: Mode, stats: Stats
+    ) -> Generator[Piece, None, None]:
+        accepted = time.perf_counter()
+        ends = self._ends(options)
+        caches = self._caches(prompt, options, mode, stats)
+        chooser = Chooser(options, ends, len(prompt))
+        commit = Commit(options, ends, self.tokenizer)
+        logits = self._prefill(prompt, caches, mode, stats)
+        first = int(chooser.choose(logits, len(prompt))[0])
+        tokens = [first]
+        stats.ttft = time.perf_counter() - accepted
+        committed = prompt
+        draft = self._draft(caches, chooser, mode)
+        runner = self.source if mode == "source" else self.target
+        buffer = caches.source if mode == "source" else caches.target
+        assert buffer is not None
+        verifier = Verifier(runner, buffer, chooser)
+        self.settings.schedule.restart()
+        while True:
+            piece = commit(tokens, log_probabilities(logits, tokens, options.logprobs))
+            committed = prompt + commit.tokens
+            with stats.stages.stage("roll back", HOST):
+                buffer.keep(min(buffer.length, len(committed) - 1))
+                if draft is not None:
+                    draft.forget_after(len(committed) - 1)
+            stats.generated = len(commit.tokens)
+            stats.latency = time.perf_counter() - accepted
+            yield piece
+            if piece.finish_reason is not None:
+                if options.reuse:  # only now has the turn been delivered
+                    self._sessions.keep(Session(self._key(mode), committed[:-1], caches))
+                return
+            tokens, logits = self._round(committed, options, draft, verifier, stats)
+
+    def _round(
+        self,
+        committed: list[int],
+        options: Options,
+        draft: Draft | None,
+        verifier: Verifier,
+        stats: Stats,
+    ) -> tuple[list[int], torch.Tensor]:
+        """Draft and verify: the target's next tokens and the logits that decided them."""
+        schedule = self.settings.schedule
+        left = options.max_new_tokens - stats.generated
+        size = min(schedule.next(), left - 1) if draft is not None else 0
+        proposals, before = None, stats.stages.seconds
+        if draft is not None and size:
+            with stats.stages.stage("draft", self.source.device):
+                proposals = draft.propose(committed, size)
+        with stats.stages.stage("verify", self.target.device):
+            verdict = verifier.verify(committed[-1], proposals)
+        if draft is not None:
+            proposed = 0 if proposals is None else len(proposals)
+            stats.blocks.append(proposed)
+            stats.proposed += proposed
+            stats.accepted += verdict.accepted
+            stats.corrected += verdict.accepted < proposed
+            stats.bonus += 0 < proposed == verdict.accepted
+            after = stats.stages.seconds
+            schedule.observe(
+                proposed,
+                verdict.accepted,
+                *(after.get(name, 0.0) - before.get(name, 0.0) for name in ("draft", "verify")),
+            )
+        return verdict.tokens, verdict.logits
+
+    def _prefill(
+        self, prompt: list[int], caches: Caches, mode: Mode, stats: Stats
+    ) -> torch.Tensor:
+        chunk = self.settings.chunk
+        if mode == "mapped":
+            assert self.mapper is not None and caches.source is not None
+            assert caches.target is not None
+            prefill = MappedPrefill(
+                self.source, self.target, self.mapper, self.link, self.settings
+            )
+            return prefill(prompt, caches.source, caches.target, stats)
+        runner, buffer = (
+            (self.source, caches.source) if mode == "source" else (self.target, caches.target)
+        )
+        assert buffer is not None
+        ids = torch.tensor(prompt, device=runner.device)
+        return Reading(runner, chunk)(ids, buffer, stats)
+
+    def _draft(self, caches: Caches, chooser: Chooser, mode: Mode) -> Draft | None:
+        if mode != "mapped" or not self.settings.schedule.most or caches.source is None:
+            return None
+        return Draft(self.source, caches.source, chooser, self.settings.confidence)
+
+    def _ends(self, options: Options) -> frozenset[int]:
+        """Tokens that end an answer."""
+        configured = self.target.model.generation_config.eos_token_id  # type: ignore[union-attr]
+        own = configured if isinstance(configured, list) else [configured]
+        kept = [] if options.ignore_eos else [token for token in own if token is not None]
+        return frozenset([*kept, *options.stop_token_ids])
+
+    # Caches and conversations.
+
+    def _key(self, mode: Mode) -> SessionKey:
+        source, target = (side.identity() for side in (self.pair.source, self.pair.target))
+        exported = None if self.mapper is None else self.mapper.exported
+        digest = "" if exported is None else exported.weights_sha256
+        repair = str(self.settings.repair) if mode == "mapped" else ""
+        dtypes = f"{source.dtype} {target.dtype} {self.settings.mapper_dtype}"
+        return SessionKey(mode, source.revision, target.revision, digest, repair, dtypes)
+
+    def _caches(self, prompt: list[int], options: Options, mode: Mode, stats: Stats) -> Caches:
+        """Memory for this request, with what an earlier one left of the prompt's beginning."""
+        capacity = len(prompt) + options.max_new_tokens + self.settings.schedule.most + 1
+        found = self._sessions.find(self._key(mode), prompt) if options.reuse else None
+        if found is None:
+            return Caches(
+                None if mode == "target" else self._allocate(self.source, capacity),
+                None if mode == "source" else self._allocate(self.target, capacity),
+            )
+        stats.reused = found.common
+        old = found.session.caches
+        return Caches(
+            self._continued(self.source, old.source, found.common, capacity, found.whole),
+            self._continued(self.target, old.target, found.common, capacity, found.whole),
+        )
+
+    def _continued(
+        self, runner: Runner, old: Buffer | None, common: int, capacity: int, whole: bool
+    ) -> Buffer | None:
+        if old is None:
+            return None
+        held = min(old.length, common)
+        if whole and old.capacity >= capacity:
+            old.keep(held)
+            return old
+        new = self._allocate(runner, capacity)
+        new.copy_from(old, held)
+        return new
+
+    def _allocate(self, runner: Runner, capacity: int) -> Buffer:
+        buffer = runner.buffer(capacity)
+        self._buffers.add(buffer)
+        return buffer

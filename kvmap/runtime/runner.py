@@ -1,0 +1,67 @@
+"""One loaded model that reads tokens into a buffer and gives logits."""
+
+import torch
+from torch import Tensor
+from transformers.utils import ModelOutput
+
+from kvmap.buffer import Buffer
+from kvmap.pair import Side
+from kvmap.runtime import attention
+
+
+class Runner:
+    """A model of the pair, on its device.
+
+    Args:
+        side: Which; its weights are loaded here.
+        vocabulary: Ids that the tokenizer knows; logits of padding rows beyond them are cut off.
+
+    Attributes:
+        positions: ``[max_position_embeddings]`` on the device, 0, 1, 2 …
+    """
+
+    def __init__(self, side: Side, vocabulary: int) -> None:
+        self.side, self.vocabulary = side, vocabulary
+        self.model = side.load()
+        self.device = self.model.device
+        self.decoder = self.model.get_decoder()
+        attention.use(self.model)
+        # Models with a kind of attention per layer take a mask per kind, others one mask.
+        self._by_kind = bool(getattr(self.decoder.config, "layer_types", None))
+        self.positions = torch.arange(side.config.max_position_embeddings, device=self.device)
+
+    def buffer(self, capacity: int) -> Buffer:
+        """An empty buffer for this model's KV."""
+        return Buffer(self.side.shape, capacity, self.model.dtype, self.device)
+
+    def read(self, ids: Tensor, buffer: Buffer) -> None:
+        """Append tokens ``[T]`` to the buffer, without computing logits."""
+        self._forward(self.decoder, ids, buffer)
+
+    def logits(self, ids: Tensor, buffer: Buffer, keep: int) -> Tensor:
+        """Append tokens ``[T]`` and give the logits after the last ``keep`` of them.
+
+        Returns:
+            ``[keep, vocabulary]``, float32.
+        """
+        output = self._forward(self.model, ids, buffer, logits_to_keep=keep)
+        return output.logits[0, :, : self.vocabulary].float()
+
+    def _forward(
+        self, model: torch.nn.Module, ids: Tensor, buffer: Buffer, **others: int
+    ) -> ModelOutput:
+        start, tokens = buffer.length, ids.shape[0]
+        buffer.slots(start, start + tokens)  # there must be room
+        # One token sees everything; a sequence from its start is causal; both need no mask.
+        plain = tokens == 1 or start == 0
+        mask = None if plain else attention.lower_right(tokens, start + tokens, self.device)
+        output: ModelOutput = model(
+            input_ids=ids[None].to(self.device),
+            cache=buffer.cache,
+            position_ids=self.positions[None, start : start + tokens],
+            attention_mask={"full_attention": mask} if self._by_kind else mask,
+            use_cache=True,
+            **others,
+        )
+        buffer.advance(tokens)
+        return output
