@@ -41,10 +41,10 @@ def test_it_takes_the_best_of_a_folder_and_says_which_and_why(shop: Workshop, ru
 
 
 def test_an_answer_ends_with_where_its_time_went(shop: Workshop, runs: Path) -> None:
-    done = serve(shop, f"export={runs / '1'}", "prompt=a b c d e", "repair=2", "max_new_tokens=3")
+    done = serve(shop, f"export={runs / '1'}", "prompt=a b c d e", "repair.tokens=2", "max_new_tokens=9")
     assert done.status == 0, done.err
-    assert "2 repaired, " in done.out
-    for stage in ("source prefill", "transfer", "map", "repair", "decode"):
+    assert "2 repaired\n" in done.out
+    for stage in ("source prefill", "transfer", "map", "repair", "draft", "verify", "roll back"):
         assert any(line.startswith(stage) for line in done.out.splitlines())
     assert done.last_line.startswith("in all")
 
@@ -54,15 +54,35 @@ def test_an_answer_ends_with_where_its_time_went(shop: Workshop, runs: Path) -> 
     [
         ([], "give prompt="),
         (["prompt=a", "export=nowhere/at/all"], "nowhere/at/all is neither"),
-        (["prompt=a", "repair=-2"], "repair=-2"),
+        (["prompt=a", "repair.tokens=-2"], "repair.tokens=-2"),
         (["prompt=a", "max_new_tokens=0"], "max_new_tokens=0"),
         (["prompt=a", "monitor=val/luck"], "monitor=val/luck"),
+        (["prompt=a", "guard=on"], "kvmap-guard"),
+        (["prompt=a", "guard=maybe"], "guard=maybe"),
+        (["prompt=a", "schedule=fixed", "schedule.size=0"], "schedule.size=0"),
+        (["prompt=a", "confidence=2"], "confidence=2"),
+        (["prompt=a", "mode=magic"], "mode=magic"),
+        (["prompt=a", "runtime.mapper_dtype=int4"], "int4"),
+        (["prompt=a", "export=a", "checkpoint=b"], "one setting"),
     ],
 )
 def test_what_it_cannot_do_is_one_sentence(
     shop: Workshop, runs: Path, asked: list[str], says: str
 ) -> None:
     assert says in one_sentence(serve(shop, f"runs={runs}", *asked))
+
+
+def test_checkpoint_is_another_word_for_export(shop: Workshop, runs: Path) -> None:
+    done = serve(shop, f"checkpoint={runs / '1'}", "prompt=a b", "max_new_tokens=2")
+    assert done.status == 0, done.err
+    assert "named on the command line" in done.out
+
+
+@pytest.mark.parametrize("mode", ["target", "source"])
+def test_native_answers_need_no_export(shop: Workshop, tmp_path: Path, mode: str) -> None:
+    done = serve(shop, f"runs={tmp_path}", "prompt=a b c", "max_new_tokens=2", f"mode={mode}")
+    assert done.status == 0, done.err
+    assert "read natively" in done.out
 
 
 def test_a_folder_without_runs_is_one_sentence(shop: Workshop, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Stats:
             or source's own prefill ``reused + prefilled``.
         reused: Prompt tokens whose KV was still there from an earlier request.
         mapped: Prompt tokens whose KV the mapper gave.
+        warm: Prompt tokens that the source had read already, in an answer of its own.
         repaired: Prompt tokens that the target computed over the mapped rest.
         prefilled: Prompt tokens that the answering model read natively.
         generated: Tokens of the answer.
@@ -54,6 +55,7 @@ class Stats:
     prompt: int = 0
     reused: int = 0
     mapped: int = 0
+    warm: int = 0
     repaired: int = 0
     prefilled: int = 0
     generated: int = 0

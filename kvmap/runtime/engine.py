@@ -1,14 +1,12 @@
 """The engine: prefill or mapping, then draft, verify, commit, roll back until the answer ends."""
 
 import time
-import weakref
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from kvmap.buffer import Buffer
 from kvmap.errors import KVMapError
 from kvmap.loading import torch_dtype
 from kvmap.mappers.base import Mapper
@@ -16,11 +14,12 @@ from kvmap.pair import ModelPair
 from kvmap.runtime.answer import Answer, Piece, Stats
 from kvmap.runtime.commit import Commit
 from kvmap.runtime.draft import Draft
+from kvmap.runtime.memory import Memory
 from kvmap.runtime.options import Mode, Options, RequestError
 from kvmap.runtime.prefill import MappedPrefill, Reading
 from kvmap.runtime.runner import Runner
 from kvmap.runtime.sampling import Chooser
-from kvmap.runtime.session import Caches, Session, SessionKey, Sessions
+from kvmap.runtime.session import Caches, SessionKey
 from kvmap.runtime.settings import Settings
 from kvmap.runtime.transfer import Link
 from kvmap.runtime.verify import Verifier, log_probabilities
@@ -71,7 +70,9 @@ class Engine:
         self.pair, self.settings = pair, settings or Settings()
         self.mode: Mode = self.settings.mode
         if mapper is None and self.mode == "mapped":
-            raise KVMapError("mode=mapped needs a mapper; give one, or choose mode=target or source")
+            raise KVMapError(
+                "mode=mapped needs a mapper; give one, or choose mode=target or source"
+            )
         self.tokenizer: PreTrainedTokenizerBase = pair.target.tokenizer
         self.source = Runner(pair.source, len(self.tokenizer))
         self.target = Runner(pair.target, len(self.tokenizer))
@@ -80,8 +81,7 @@ class Engine:
         if mapper is not None:
             dtype = torch_dtype(self.settings.mapper_dtype, pair.target.config)
             self.mapper = mapper.eval().to(self.target.device, dtype)
-        self._sessions = Sessions(self.settings.session_bytes)
-        self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
+        self.memory = Memory(self.source, self.target, self.settings, self._key)
 
     @property
     def limit(self) -> int:
@@ -92,11 +92,11 @@ class Engine:
     @property
     def live_bytes(self) -> int:
         """Memory of all caches alive: the running request's and the conversations at rest."""
-        return sum(buffer.bytes for buffer in self._buffers)
+        return self.memory.bytes
 
     def forget(self) -> None:
         """Drop all conversations at rest."""
-        self._sessions.forget()
+        self.memory.forget()
 
     def self_test(self) -> None:
         """Check that copies between the devices are faithful, and choose a way that is.
@@ -153,7 +153,9 @@ class Engine:
                 f"token id {unknown[0]} is none of the {len(self.tokenizer)} of the tokenizer"
             )
         if mode == "mapped" and self.mapper is None:
-            raise RequestError("mode=mapped needs a mapper, and none is loaded; ask for mode=target")
+            raise RequestError(
+                "mode=mapped needs a mapper, and none is loaded; ask for mode=target"
+            )
         stats = Stats(mode, prompt=len(prompt))
         return Stream(self._answer(prompt, options, mode, stats), stats)
 
@@ -165,35 +167,35 @@ class Engine:
     ) -> Generator[Piece, None, None]:
         accepted = time.perf_counter()
         ends = self._ends(options)
-        caches = self._caches(prompt, options, mode, stats)
-        chooser = Chooser(options, ends, len(prompt))
         commit = Commit(options, ends, self.tokenizer)
-        logits = self._prefill(prompt, caches, mode, stats)
-        first = int(chooser.choose(logits, len(prompt))[0])
-        tokens = [first]
-        stats.ttft = time.perf_counter() - accepted
-        committed = prompt
-        draft = self._draft(caches, chooser, mode)
-        runner = self.source if mode == "source" else self.target
-        buffer = caches.source if mode == "source" else caches.target
-        assert buffer is not None
-        verifier = Verifier(runner, buffer, chooser)
-        self.settings.schedule.restart()
-        while True:
-            piece = commit(tokens, log_probabilities(logits, tokens, options.logprobs))
-            committed = prompt + commit.tokens
-            with stats.stages.stage("roll back", HOST):
-                buffer.keep(min(buffer.length, len(committed) - 1))
-                if draft is not None:
-                    draft.forget_after(len(committed) - 1)
-            stats.generated = len(commit.tokens)
-            stats.latency = time.perf_counter() - accepted
-            yield piece
-            if piece.finish_reason is not None:
-                if options.reuse:  # only now has the turn been delivered
-                    self._sessions.keep(Session(self._key(mode), committed[:-1], caches))
-                return
-            tokens, logits = self._round(committed, options, draft, verifier, stats)
+        caches = self.memory.begin(prompt, options, mode, stats)
+        delivered = False
+        try:
+            chooser = Chooser(options, ends, len(prompt))
+            logits = self._prefill(prompt, caches, mode, stats)
+            tokens = chooser.choose(logits, len(prompt)).tolist()
+            stats.ttft = time.perf_counter() - accepted
+            verifier = self._verifier(caches, chooser, mode)
+            draft = self._draft(caches, chooser, mode)
+            self.settings.schedule.restart()
+            while not delivered:
+                piece = commit(tokens, log_probabilities(logits, tokens, options.logprobs))
+                committed = prompt + commit.tokens
+                with stats.stages.stage("roll back", HOST):
+                    for party in (verifier, draft):
+                        if party is not None:
+                            party.forget_after(len(committed) - 1)
+                stats.generated = len(commit.tokens)
+                stats.latency = time.perf_counter() - accepted
+                yield piece
+                delivered = piece.finish_reason is not None
+                if not delivered:
+                    tokens, logits = self._round(committed, options, draft, verifier, stats)
+        finally:
+            if not delivered:
+                self.memory.give_up(mode, prompt, caches)
+            elif options.reuse:
+                self.memory.keep(mode, committed[:-1], caches)
 
     def _round(
         self,
@@ -228,23 +230,25 @@ class Engine:
             )
         return verdict.tokens, verdict.logits
 
-    def _prefill(
-        self, prompt: list[int], caches: Caches, mode: Mode, stats: Stats
-    ) -> torch.Tensor:
+    def _prefill(self, prompt: list[int], caches: Caches, mode: Mode, stats: Stats) -> torch.Tensor:
         chunk = self.settings.chunk
         if mode == "mapped":
-            assert self.mapper is not None and caches.source is not None
+            assert self.mapper is not None
+            assert caches.source is not None
             assert caches.target is not None
-            prefill = MappedPrefill(
-                self.source, self.target, self.mapper, self.link, self.settings
-            )
+            prefill = MappedPrefill(self.source, self.target, self.mapper, self.link, self.settings)
             return prefill(prompt, caches.source, caches.target, stats)
-        runner, buffer = (
-            (self.source, caches.source) if mode == "source" else (self.target, caches.target)
-        )
+        alone = mode == "source"
+        runner, buffer = self.source if alone else self.target, caches.of(source=alone)
         assert buffer is not None
         ids = torch.tensor(prompt, device=runner.device)
         return Reading(runner, chunk)(ids, buffer, stats)
+
+    def _verifier(self, caches: Caches, chooser: Chooser, mode: Mode) -> Verifier:
+        alone = mode == "source"
+        buffer = caches.of(source=alone)
+        assert buffer is not None
+        return Verifier(self.source if alone else self.target, buffer, chooser)
 
     def _draft(self, caches: Caches, chooser: Chooser, mode: Mode) -> Draft | None:
         if mode != "mapped" or not self.settings.schedule.most or caches.source is None:
@@ -253,51 +257,21 @@ class Engine:
 
     def _ends(self, options: Options) -> frozenset[int]:
         """Tokens that end an answer."""
-        configured = self.target.model.generation_config.eos_token_id  # type: ignore[union-attr]
+        configured = self.target.model.generation_config.eos_token_id
         own = configured if isinstance(configured, list) else [configured]
         kept = [] if options.ignore_eos else [token for token in own if token is not None]
         return frozenset([*kept, *options.stop_token_ids])
 
-    # Caches and conversations.
-
     def _key(self, mode: Mode) -> SessionKey:
+        """What decides the KV of tokens that are answered in a mode."""
         source, target = (side.identity() for side in (self.pair.source, self.pair.target))
-        exported = None if self.mapper is None else self.mapper.exported
-        digest = "" if exported is None else exported.weights_sha256
-        repair = str(self.settings.repair) if mode == "mapped" else ""
-        dtypes = f"{source.dtype} {target.dtype} {self.settings.mapper_dtype}"
-        return SessionKey(mode, source.revision, target.revision, digest, repair, dtypes)
-
-    def _caches(self, prompt: list[int], options: Options, mode: Mode, stats: Stats) -> Caches:
-        """Memory for this request, with what an earlier one left of the prompt's beginning."""
-        capacity = len(prompt) + options.max_new_tokens + self.settings.schedule.most + 1
-        found = self._sessions.find(self._key(mode), prompt) if options.reuse else None
-        if found is None:
-            return Caches(
-                None if mode == "target" else self._allocate(self.source, capacity),
-                None if mode == "source" else self._allocate(self.target, capacity),
-            )
-        stats.reused = found.common
-        old = found.session.caches
-        return Caches(
-            self._continued(self.source, old.source, found.common, capacity, found.whole),
-            self._continued(self.target, old.target, found.common, capacity, found.whole),
+        mapped = mode == "mapped" and self.mapper is not None
+        exported = self.mapper.exported if mapped and self.mapper is not None else None
+        return SessionKey(
+            mode=mode,
+            source=source.revision,
+            target=target.revision,
+            mapper=exported.weights_sha256 if exported else "",
+            repair=str(self.settings.repair) if mapped else "",
+            dtypes=f"{source.dtype} {target.dtype} {self.settings.mapper_dtype}",
         )
-
-    def _continued(
-        self, runner: Runner, old: Buffer | None, common: int, capacity: int, whole: bool
-    ) -> Buffer | None:
-        if old is None:
-            return None
-        held = min(old.length, common)
-        if whole and old.capacity >= capacity:
-            old.keep(held)
-            return old
-        new = self._allocate(runner, capacity)
-        new.copy_from(old, held)
-        return new
-
-    def _allocate(self, runner: Runner, capacity: int) -> Buffer:
-        buffer = runner.buffer(capacity)
-        self._buffers.add(buffer)
-        return buffer

@@ -62,11 +62,14 @@ class GuardCalibration:
         right, wrong = torch.tensor(sorted(good)), torch.tensor(sorted(mismatched))
         every = torch.cat([right, wrong]).sort().values
         between = (every[1:] + every[:-1]) / 2
-        errors = (right[:, None] > between).float().mean(0) + (wrong[:, None] <= between).float().mean(0)
+        errors = (right[:, None] > between).float().mean(0) + (
+            wrong[:, None] <= between
+        ).float().mean(0)
         least = (errors <= errors.min() + 1e-6).nonzero()[:, 0]
         # Of equally good thresholds the middle one: as far from both sides as may be.
         threshold = float((between[least[0]] + between[least[-1]]) / 2)
-        return cls(threshold, repair, *shares_above(threshold, mismatched, good), len(good))
+        detected, false = shares_above(threshold, mismatched, good)
+        return cls(threshold, repair, detected, false, len(good))
 
     def save(self, export: Path) -> None:
         """Write it beside the export that it was measured with."""

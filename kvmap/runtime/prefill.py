@@ -61,9 +61,10 @@ class MappedPrefill:
     ) -> Tensor:
         """Fill both buffers; the target's logits after the prompt, ``[1, V]``.
 
-        Both may hold a beginning of the prompt already, the source's no more than the target's.
-        The source's is left without the repaired tokens, unless the guard wanted them: it reads
-        them when it drafts, after the first token has been given.
+        Both may hold a beginning of the prompt already; where the source's is longer, as after an
+        answer of the source alone, it is mapped without being read. The source's is left without
+        the repaired tokens, unless the guard wanted them: it reads them when it drafts, after the
+        first token has been given.
         """
         held, stop = target.length, len(prompt)
         new = stop - held
@@ -76,6 +77,7 @@ class MappedPrefill:
             with stats.stages.stage("repair", self._target.device):
                 self._target.read(at_target[:prefix], target)
         at_source = torch.tensor(prompt, device=self._source.device)
+        stats.warm = max(source.length - held, 0)
         self._map(at_source[: stop - repaired], source, target, stats)
         stats.mapped = target.length - held - prefix
         stats.repaired = repaired + prefix
@@ -93,16 +95,23 @@ class MappedPrefill:
         return logits[-1:]
 
     def _map(self, prompt: Tensor, source: Buffer, target: Buffer, stats: Stats) -> None:
-        """Read, move and map chunk by chunk, so that one chunk maps while the next is read."""
-        sending, stop = source.length, len(prompt)
-        landing: Landing | None = None
-        for first, last in chunks(sending, stop, self._settings.chunk):
-            if landing is None:  # the first chunk is the largest
-                dtype = self._source.model.dtype
-                landing = Landing(self._link, self._source.side.shape, last - first, dtype)
-            landing.expect(source)
-            with stats.stages.stage("source prefill", self._source.device):
-                self._source.read(prompt[first:last], source)
+        """Map what the source holds; read, move and map the rest chunk by chunk.
+
+        On two devices one chunk is mapped while the next is read.
+        """
+        ready, stop = min(source.length, len(prompt)), len(prompt)
+        warm = (target.length, ready) if target.length < ready else (0, 0)
+        spans = list(chunks(*warm, self._settings.chunk))
+        spans += chunks(ready, stop, self._settings.chunk)
+        room = max((last - first for first, last in spans), default=0)
+        landing = Landing(self._link, self._source.side.shape, room, self._source.model.dtype)
+        for first, last in spans:
+            if last <= source.length:
+                landing.fetch(source, first, last)
+            else:
+                landing.expect(source)
+                with stats.stages.stage("source prefill", self._source.device):
+                    self._source.read(prompt[first:last], source)
             with stats.stages.stage("transfer", self._target.device):
                 arrived = landing.receive(source, first, last)
             begin = target.length  # a session's target may hold more than its source does

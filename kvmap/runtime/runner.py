@@ -1,8 +1,9 @@
 """One loaded model that reads tokens into a buffer and gives logits."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from transformers.utils import ModelOutput
 
 from kvmap.buffer import Buffer
 from kvmap.pair import Side
@@ -47,15 +48,13 @@ class Runner:
         output = self._forward(self.model, ids, buffer, logits_to_keep=keep)
         return output.logits[0, :, : self.vocabulary].float()
 
-    def _forward(
-        self, model: torch.nn.Module, ids: Tensor, buffer: Buffer, **others: int
-    ) -> ModelOutput:
+    def _forward(self, model: torch.nn.Module, ids: Tensor, buffer: Buffer, **others: int) -> Any:
         start, tokens = buffer.length, ids.shape[0]
         buffer.slots(start, start + tokens)  # there must be room
         # One token sees everything; a sequence from its start is causal; both need no mask.
         plain = tokens == 1 or start == 0
         mask = None if plain else attention.lower_right(tokens, start + tokens, self.device)
-        output: ModelOutput = model(
+        output: Any = model(
             input_ids=ids[None].to(self.device),
             cache=buffer.cache,
             position_ids=self.positions[None, start : start + tokens],

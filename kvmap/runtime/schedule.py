@@ -1,8 +1,11 @@
 """How many tokens the draft proposes in a round."""
 
+import math
 from abc import ABC, abstractmethod
 
 from kvmap.errors import KVMapError
+
+LOOKS, LONGEST_WAIT = 4, 8  # rounds of a new look; the longest wait in first waits
 
 
 class Schedule(ABC):
@@ -14,10 +17,10 @@ class Schedule(ABC):
     def next(self) -> int:
         """Tokens to propose in the next round, 0 for no draft."""
 
-    def observe(self, proposed: int, accepted: int, draft: float, verify: float) -> None:
-        """Hear how a round went; seconds of drafting and of verifying."""
+    def observe(self, proposed: int, accepted: int, draft: float, verify: float) -> None:  # noqa: B027
+        """Hear how a round went; seconds of drafting and of verifying. Not all listen."""
 
-    def restart(self) -> None:
+    def restart(self) -> None:  # noqa: B027
         """Hear that another request begins."""
 
 
@@ -52,10 +55,11 @@ class Adaptive(Schedule):
     """The block size that promises most tokens per second.
 
     A block of b tokens costs ``b · d + v(b)``, with d the time of a draft step and v a straight
-    line through what verifying took; with a share α of judged proposals accepted it gives
-    ``(1 − α^(b+1)) / (1 − α)`` tokens. All are running means. It starts low, changes only for a
-    gain beyond ``hysteresis``, and where even the best block loses against none, stops drafting
-    and looks again after ``patience`` rounds, each time twice as long.
+    line through what verifying took; with a share a of judged proposals accepted it gives
+    ``(1 - a^(b+1)) / (1 - a)`` tokens. All are running means. It starts low, changes only for a
+    gain beyond ``hysteresis``, and where even the best block loses against none, stops drafting;
+    after ``patience`` rounds it looks again for a few, and each time waits twice as long, up to a
+    bound.
 
     Args:
         least: Smallest block.
@@ -71,7 +75,7 @@ class Adaptive(Schedule):
         most: int = 24,
         hysteresis: float = 0.03,
         patience: int = 16,
-        memory: float = 0.95,
+        memory: float = 0.98,
     ) -> None:
         if not 1 <= least <= most:
             raise KVMapError(f"schedule.least={least} and most={most}: 1 <= least <= most")
@@ -88,13 +92,14 @@ class Adaptive(Schedule):
 
     def next(self) -> int:
         """The size that promises most, unless the present one promises nearly as much."""
-        if self._size == 0:
-            self._idle += 1
-            if self._idle <= self._wait:
-                return 0
-            self._idle, self._wait = 0, 2 * self._wait
-            return self.least
-        return self._size
+        if self._size:
+            return self._size
+        self._idle += 1
+        if self._idle <= self._wait:
+            return 0
+        if self._idle == self._wait + LOOKS:
+            self._idle, self._wait = 0, min(2 * self._wait, LONGEST_WAIT * self._patience)
+        return self.least
 
     def observe(self, proposed: int, accepted: int, draft: float, verify: float) -> None:
         """Take a round into the means and choose the next size."""
@@ -108,17 +113,22 @@ class Adaptive(Schedule):
         if not self._draft_steps:
             return
         best = max((0, *range(self.least, self.most + 1)), key=self.rate)
-        now = self._size if self._size else 0
-        if self.rate(best) > (1 + self._hysteresis) * self.rate(now):
-            self._size = best
-            self._idle = 0
+        if self.rate(best) > (1 + self._hysteresis) * self.rate(self._size):
+            self._size, self._idle = best, 0
 
     def rate(self, size: int) -> float:
         """Tokens per second that a block size promises."""
-        share = min(self._accepted / self._judged if self._judged else 0.0, 0.999)
+        share = min(self._share(), 0.999)
         tokens = (1 - share ** (size + 1)) / (1 - share)
         step = self._draft_seconds / self._draft_steps
         return tokens / max(size * step + self._verify.at(size), 1e-9)
+
+    def _share(self) -> float:
+        """The share a, as high as one standard error allows: doubt is worth another look."""
+        if not self._judged:
+            return 1.0
+        mean = self._accepted / self._judged
+        return mean + math.sqrt(mean * (1 - mean) / self._judged)
 
 
 class _Line:

@@ -21,20 +21,26 @@ class SessionKey(NamedTuple):
 
 @dataclass
 class Caches:
-    """The buffers of one conversation; None for a model that takes no part."""
+    """The buffers of one conversation.
+
+    Attributes:
+        source: The source's KV; None where it takes no part.
+        target: The target's, likewise.
+        before: Tokens of a delivered turn that they continue, 0 for none.
+    """
 
     source: Buffer | None
     target: Buffer | None
+    before: int = 0
 
-    @property
-    def buffers(self) -> list[Buffer]:
-        """Those that there are."""
-        return [each for each in (self.source, self.target) if each is not None]
+    def of(self, source: bool) -> Buffer | None:
+        """The source's buffer or the target's."""
+        return self.source if source else self.target
 
     @property
     def bytes(self) -> int:
         """Their memory."""
-        return sum(each.bytes for each in self.buffers)
+        return sum(each.bytes for each in (self.source, self.target) if each is not None)
 
 
 @dataclass

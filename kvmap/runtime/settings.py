@@ -30,7 +30,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Settings:
-    """How an engine answers; what a request may change is in :class:`~kvmap.runtime.options.Options`.
+    """How an engine answers; what a request may change is in :mod:`kvmap.runtime.options`.
 
     Attributes:
         repair: Which prompt tokens the target computes itself.

@@ -35,7 +35,9 @@ class Link:
         self.local = source == target and not force
         self.staged = False
         cuda = not self.local and "cuda" in (source.type, target.type)
-        self._stream = torch.cuda.Stream(target if target.type == "cuda" else source) if cuda else None
+        self._stream = (
+            torch.cuda.Stream(target if target.type == "cuda" else source) if cuda else None
+        )
 
     def self_test(self) -> None:
         """Compare copies with their originals, direct ones first, and choose the way that works.
@@ -118,8 +120,14 @@ class Landing:
 
         source.call_when_written(send)
 
+    def fetch(self, source: Buffer, start: int, stop: int) -> None:
+        """Send tokens that the source holds already."""
+        if not self._link.local:
+            for mine, theirs in zip(self._kv, source.slots(start, stop), strict=True):
+                self._link.send(theirs, mine[:, :, :, : stop - start])
+
     def receive(self, source: Buffer, start: int, stop: int) -> KV:
-        """The source's KV of the tokens it read last, on the target's device."""
+        """What was sent, the source's KV of some tokens, on the target's device."""
         source.call_when_written(None)
         if self._link.local:
             return source.slots(start, stop)

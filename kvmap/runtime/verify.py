@@ -61,6 +61,10 @@ class Verifier:
         tokens = [*chosen, after][: accepted + 1]
         return Verdict(tokens, accepted, logits[: accepted + 1])
 
+    def forget_after(self, committed: int) -> None:
+        """Roll back to so many tokens."""
+        self._buffer.keep(min(self._buffer.length, committed))
+
 
 def log_probabilities(
     logits: Tensor, tokens: list[int], top: int | None
@@ -77,10 +81,14 @@ def log_probabilities(
     scores = logits[: len(tokens)].log_softmax(-1)
     own = scores.gather(1, torch.tensor(tokens, device=scores.device)[:, None])[:, 0].tolist()
     best = scores.topk(top, -1) if top else None
-    tops = [()] * len(tokens) if best is None else [
-        tuple(zip(ids, values, strict=True))
-        for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
+    tops = (
+        [()] * len(tokens)
+        if best is None
+        else [
+            tuple(zip(ids, values, strict=True))
+            for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+    )
     return tuple(
         TokenLogprob(token, score, likeliest)
         for token, score, likeliest in zip(tokens, own, tops, strict=True)
