@@ -1,0 +1,1 @@
+"""How fast: every way of answering on the same prompts, in one run."""

@@ -1,0 +1,76 @@
+"""All arms on all prompts, one prompt after the other, so that every ratio is paired."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvmap.benchmark.arms import Arm, Timing
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One arm on one prompt.
+
+    Attributes:
+        arm: Its name.
+        length: Tokens of the prompt.
+        prompt: Which prompt of this length.
+        timing: What it took.
+    """
+
+    arm: str
+    length: int
+    prompt: int
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster, with a 95% interval over prompts."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """Value and interval."""
+        return f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f})"
+
+
+def measure(
+    arms: Sequence[Arm],
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    say: Callable[[str], None],
+    seed: int = 0,
+) -> list[Sample]:
+    """Let every arm answer every prompt, in another order for each.
+
+    Args:
+        arms: The ways of answering.
+        prompts: All of one length; the first also warms up and is answered once more before.
+        new_tokens: Tokens to generate.
+        say: Hears of every prompt done.
+        seed: Of the orders.
+    """
+    dice, samples = random.Random(seed), []
+    for arm in arms:
+        arm.answer(prompts[0], min(new_tokens, 32))
+    for number, prompt in enumerate(prompts):
+        for arm in dice.sample(list(arms), len(arms)):
+            timing = arm.answer(prompt, new_tokens)
+            samples.append(Sample(arm.name, len(prompt), number, timing))
+        say(f"{len(prompt)} tokens: prompt {number + 1} of {len(prompts)}")
+    return samples
+
+
+def paired_ratio(
+    slower: Sequence[float], faster: Sequence[float], seed: int = 0, draws: int = 2000
+) -> Ratio:
+    """Geometric mean over prompts of slower / faster, with a bootstrap interval over prompts."""
+    logs = np.log(np.asarray(slower) / np.asarray(faster))
+    chosen = np.random.default_rng(seed).integers(0, len(logs), (draws, len(logs)))
+    low, high = np.exp(np.quantile(logs[chosen].mean(1), [0.025, 0.975]))
+    return Ratio(float(np.exp(logs.mean())), float(low), float(high))
