@@ -20,6 +20,7 @@ from kvmap.kv import KV, KVPair
 from kvmap.mappers.base import Mapper
 from kvmap.mappers.reading import map_rows, read
 from kvmap.mappers.ridge import Ridge
+from kvmap.mappers.standard import source_units, target_units
 from kvmap.moments import Calibration, Moments
 from kvmap.selection import choose_layers, count_layers
 from kvmap.solve import Inputs, candidates, input_kinds
@@ -121,11 +122,10 @@ class MLP(Mapper):
             self.source_layers.copy_(chosen)
 
     def _standardise(self, fit: Moments) -> None:
-        mean_x, mean_y = fit.sum_x / fit.n, fit.sum_y / fit.n
-        self.mean_x.copy_(mean_x)
-        self.mean_y.copy_(mean_y)
-        self.std_x.copy_(_deviation(fit.xx.diagonal() / fit.n, mean_x))
-        self.std_y.copy_(_deviation(fit.yy / fit.n, mean_y))
+        units = (*source_units(fit), *target_units(fit))
+        buffers = (self.mean_x, self.std_x, self.mean_y, self.std_y)
+        for buffer, values in zip(buffers, units, strict=True):
+            buffer.copy_(values)
 
     def networks(self, table: Tensor) -> Tensor:
         """What the networks add: rows ``[R, X]`` to ``[2, L_t, R, H_t * D_t]``, standardised."""
@@ -173,9 +173,3 @@ def _weight(*size: int) -> nn.Parameter:
     """He's uniform initialisation for ReLU; the last but one dimension is the fan-in."""
     bound = math.sqrt(6 / size[-2])
     return nn.Parameter(torch.empty(size).uniform_(-bound, bound))
-
-
-def _deviation(mean_square: Tensor, mean: Tensor) -> Tensor:
-    """Standard deviations; 1 for what never varies."""
-    variance = mean_square - mean.square()
-    return torch.where(variance > 1e-13 * mean_square, variance, 1.0).sqrt()
