@@ -7,7 +7,7 @@ fraction of the products of ridge; a ReLU layer beside the linear code buys back
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +56,7 @@ class Bottleneck(Mapper):
         code: int = 256,
         hidden: int = 256,
         lr: float = 1e-3,
-        epochs: int = 12,
+        epochs: int = 6,
         batch_size: int = 1024,
         ridge_lambda: float | Literal["auto"] = "auto",
     ) -> None:
@@ -137,7 +137,7 @@ class Bottleneck(Mapper):
         mapped = torch.baddbmm(self.shift, code.expand(len(self.decode), -1, -1), self.decode)
         return (mapped - exact.transpose(0, 1)).square().mean()
 
-    def configure_optimizers(self) -> dict[str, object]:
+    def configure_optimizers(self) -> Any:
         """Adam, its step size falling along a cosine over all steps."""
         optimizer = torch.optim.Adam(self.parameters(), lr=self.lr, fused=True)
         steps = int(self.trainer.estimated_stepping_batches)
