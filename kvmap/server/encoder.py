@@ -38,19 +38,13 @@ class Encoder:
         return await loop.run_in_executor(self._thread, self._encode, parameters)
 
     def _encode(self, parameters: Parameters) -> list[int]:
-        try:
-            if isinstance(parameters, ChatParameters):
-                return encode_chat(self.tokenizer, parameters.messages)
-            assert isinstance(parameters, CompletionParameters)
-            if isinstance(parameters.prompt, str):
-                return list(self.tokenizer(parameters.prompt)["input_ids"])
-        except UnicodeEncodeError:
-            raise invalid(
-                f"{parameters.prompt_field} holds half of a surrogate pair, which is no character",
-                parameters.prompt_field,
-            ) from None
+        if isinstance(parameters, ChatParameters):
+            return encode_chat(self.tokenizer, parameters.messages)
+        assert isinstance(parameters, CompletionParameters)
+        if isinstance(parameters.prompt, str):
+            return list(self.tokenizer(parameters.prompt)["input_ids"])
         known = len(self.tokenizer)
         for token in parameters.prompt:
             if not 0 <= token < known:
-                raise invalid(f"token id {token} is none of the tokenizer's {known}", "prompt")
+                raise invalid(f"prompt holds token id {token}; the tokenizer has {known}", "prompt")
         return parameters.prompt

@@ -49,7 +49,10 @@ async def read_json(request: Request, limit: int) -> Any:
         if len(body) > limit:
             raise _too_large(limit)
     try:
-        return json.loads(body.decode(), parse_constant=_refuse_constant)
+        values = json.loads(body.decode(), parse_constant=_refuse_constant)
+        if b"\\u" in body:  # an escaped half of a surrogate pair is no character
+            json.dumps(values, ensure_ascii=False).encode()
+        return values
     except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
         raise invalid(f"the body is not valid JSON: {error}") from None
 
