@@ -1,4 +1,4 @@
-"""An engine that follows the contract and computes nothing: what the server does is all there is."""
+"""An engine that follows the contract and computes nothing, so that only the server is tested."""
 
 import hashlib
 import threading

@@ -41,7 +41,9 @@ def test_it_takes_the_best_of_a_folder_and_says_which_and_why(shop: Workshop, ru
 
 
 def test_an_answer_ends_with_where_its_time_went(shop: Workshop, runs: Path) -> None:
-    done = serve(shop, f"export={runs / '1'}", "prompt=a b c d e", "repair.tokens=2", "max_new_tokens=9")
+    done = serve(
+        shop, f"export={runs / '1'}", "prompt=a b c d e", "repair.tokens=2", "max_new_tokens=9"
+    )
     assert done.status == 0, done.err
     assert "2 repaired\n" in done.out
     for stage in ("source prefill", "transfer", "map", "repair", "draft", "verify", "roll back"):

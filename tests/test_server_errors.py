@@ -152,7 +152,8 @@ def test_what_is_missing_is_named(server: Running, path: str, needed: str) -> No
     "body",
     [
         b"", b"{", b'{"model": "fake",}', b"[]", b'"a"', b"null", b"\xff\xfe", b'{"a": NaN}',
-        b'{"prompt": "\\ud800"}', b'{"\\udfff": 1}', b"[" * 15_000, b'{"seed": ' + b"9" * 9_000 + b"}",
+        b'{"prompt": "\\ud800"}', b'{"\\udfff": 1}', b"[" * 15_000,
+        b'{"seed": ' + b"9" * 9_000 + b"}",
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_json_object_is_refused(server: Running, body: bytes) -> None:
@@ -278,7 +279,7 @@ def test_an_engine_that_fails_its_self_test_is_not_served() -> None:
 
 def test_a_port_in_use_is_one_sentence() -> None:
     taken = listen(ServerSettings(port=0))
-    with taken, pytest.raises(KVMapError, match="in use; choose another with server.port="):
+    with taken, pytest.raises(KVMapError, match=r"in use; choose another with server\.port="):
         serve(lambda: FakeEngine(make_tokenizer()), ServerSettings(port=taken.getsockname()[1]))
     with pytest.raises(KVMapError, match="cannot be listened on"):
         listen(ServerSettings(host="198.51.100.1"))

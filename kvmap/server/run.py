@@ -24,7 +24,7 @@ BACKLOG = 2048
 
 
 def serve(load: Callable[[], AnsweringEngine], settings: ServerSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what was accepted; a second signal ends at once.
+    """Serve until SIGTERM or SIGINT, then finish what was accepted; a second signal breaks it off.
 
     Args:
         load: Gives the engine. It is called in the thread that drives the engine, while the
@@ -110,11 +110,12 @@ class Server(uvicorn.Server):
             watch.cancel()
 
     def drain(self) -> None:
-        """Refuse new requests, finish the others, end; when called again, end at once."""
+        """Refuse new requests, finish the others, end; when called again, break the others off."""
         if self._draining is None:
             self._draining = asyncio.ensure_future(self._drain())
         else:
-            self.should_exit = self.force_exit = True
+            self.thread.give_up()
+            self.should_exit = True
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
