@@ -13,10 +13,16 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from kvmap.pair import ModelPair
+from kvmap.runtime.settings import Settings
 from kvmap.tracking import Tracker, Untracked
 
 GROUPS = ("pair", "data", "mapper", "trainer", "logger", "callbacks", "experiment")
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
+SERVING = [
+    (group, path.stem)
+    for group in ("runtime", "schedule")
+    for path in sorted((CONF / group).glob("*.yaml"))
+]
 SUPPLIED = {"source", "target", "pair", "max_epochs", "callbacks", "default_root_dir"}
 """Arguments that the training command adds itself."""
 
@@ -57,6 +63,17 @@ def test_every_config_composes_and_its_targets_take_its_keys(group: str, name: s
         assert keys <= {each.name for each in parameters}, node["_target_"]
         needed = {each.name for each in parameters if each.default is each.empty}
         assert needed <= keys | SUPPLIED, node["_target_"]
+
+
+@pytest.mark.parametrize(("group", "name"), SERVING, ids=["/".join(c) for c in SERVING])
+def test_every_way_of_serving_makes_settings(group: str, name: str) -> None:
+    config = whole(compose("serve", overrides=[f"{group}={name}"]))
+    assert isinstance(instantiate(config.runtime), Settings)
+    assert {config.pair[side].device for side in ("source", "target")} <= {
+        "cpu",
+        "cuda:0",
+        "cuda:1",
+    }
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(CONF.glob("*.yaml"))])

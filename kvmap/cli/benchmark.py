@@ -17,12 +17,12 @@ def main(config: DictConfig) -> None:
     from kvmap.benchmark.arms import Arm, EngineArm, GenerateArm
     from kvmap.benchmark.floors import Rates, stage_floors
     from kvmap.benchmark.measure import measure
-    from kvmap.benchmark.prompts import benchmark_prompts
     from kvmap.benchmark.report import HEADER, markdown, plain, rows, stage_table
     from kvmap.jsonfile import write_json
     from kvmap.provenance import Provenance
     from kvmap.quiet import quiet
     from kvmap.runtime.chosen import choose, load_engine
+    from kvmap.tiny.prompts import prompts as prompts_of
 
     quiet()
     if config.threads:
@@ -47,7 +47,7 @@ def main(config: DictConfig) -> None:
     )
     samples = []
     for length in config.lengths:
-        prompts = benchmark_prompts(pair, length, config.prompts)
+        prompts = prompts_of(engine.tokenizer, "test", length, config.prompts)
         here = measure(arms, prompts, config.new_tokens, lambda _: None)
         samples += here
         lines = [row.cells(config.new_tokens) for row in rows(here, "target")]
