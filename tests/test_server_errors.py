@@ -174,6 +174,13 @@ def test_a_body_that_is_too_long_is_refused(server: Running, chunked: bool) -> N
     assert refused(answer, 413)["code"] == "body_too_large"
 
 
+def test_a_prompt_of_megabytes_is_within_the_default_limit() -> None:
+    with running(FakeEngine(make_tokenizer(), limit=LIMIT)) as server:
+        body = {**COMPLETION, "prompt": [5] * 1_000_000}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=20)
+        assert "1000000 tokens" in refused(answer, 400)["message"]
+
+
 def test_a_prompt_beyond_the_models_names_both_lengths(server: Running) -> None:
     for more, others in (({"max_tokens": 58}, "58"), ({"prompt": [5] * 61}, "61")):
         answer = httpx.post(f"{server.url}/v1/completions", json={**COMPLETION, **more})
@@ -290,6 +297,7 @@ def test_a_port_in_use_is_one_sentence() -> None:
     [
         ("port", -1), ("port", 65536), ("queue", -1), ("timeout_s", 0), ("drain_s", -1),
         ("max_body_bytes", 0), ("max_tokens", 0), ("api_key", ""), ("model", ""),
+        ("api_key", 7), ("model", 7), ("port", "http"), ("timeout_s", "long"), ("host", ""),
     ],
 )  # fmt: skip
 def test_a_setting_out_of_range_is_named(name: str, value: object) -> None:

@@ -251,6 +251,15 @@ def test_only_a_delivered_turn_is_kept() -> None:
         until(lambda: len(server.engine.kept) == 1)
 
 
+def test_a_turn_whose_client_goes_in_its_last_round_is_not_kept() -> None:
+    with running(FakeEngine(make_tokenizer(), delay=0.4, keep=True)) as server:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/v1/completions", json={**SHORT, "max_tokens": 1}, timeout=0.2)
+        until(lambda: not server.server.thread.busy)
+        assert server.engine.rounds == 1
+        assert server.engine.kept == []
+
+
 def test_metrics_add_up() -> None:
     with running(FakeEngine(make_tokenizer(), delay=0.002)) as server:
         used = [

@@ -15,7 +15,7 @@ def main(config: DictConfig) -> None:
     from kvmap.runtime.options import Options
 
     quiet()
-    if not config.prompt:
+    if config.prompt is None:
         _serve(config)
         return
     options = Options(

@@ -58,7 +58,7 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/metrics")
     async def metrics() -> Response:
         """For Prometheus."""
-        return PlainTextResponse(service.metrics.text())
+        return Response(service.metrics.text(), media_type=service.metrics.content_type)
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:

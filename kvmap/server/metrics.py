@@ -1,6 +1,13 @@
 """What ``/metrics`` shows, in a registry of the application's own."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 
 from kvmap.runtime.answer import Stats
 from kvmap.server.errors import Outcome
@@ -14,10 +21,13 @@ class Metrics:
     """Counters, gauges and histograms; any thread may add to them.
 
     Attributes:
+        content_type: Of :meth:`text`.
         queue_length: Requests that wait.
         aborts: Requests whose client went, or whose time was up, before they ended.
         live_bytes: Memory of all caches alive.
     """
+
+    content_type = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

@@ -37,16 +37,29 @@ class ServerSettings:
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
         checks = (
-            ("port", 0 <= self.port < 65536, "0 to 65535"),
-            ("queue", self.queue >= 0, "0 or more"),
-            ("timeout_s", self.timeout_s > 0, "above 0"),
-            ("drain_s", self.drain_s >= 0, "0 or more"),
-            ("max_body_bytes", self.max_body_bytes >= 1, "1 or more"),
-            ("max_tokens", self.max_tokens >= 1, "1 or more"),
-            ("model", self.model != "", "a name, or null for the pair's"),
+            ("host", _is_text(self.host), "an address or a name"),
+            ("port", type(self.port) is int and 0 <= self.port < 65536, "0 to 65535"),
+            ("model", self.model is None or _is_text(self.model), "a name, or null"),
+            ("queue", type(self.queue) is int and self.queue >= 0, "0 or more"),
+            ("timeout_s", _is_number(self.timeout_s) and self.timeout_s > 0, "above 0"),
+            ("drain_s", _is_number(self.drain_s) and self.drain_s >= 0, "0 or more"),
+            ("max_body_bytes", _is_positive(self.max_body_bytes), "1 or more"),
+            ("max_tokens", _is_positive(self.max_tokens), "1 or more"),
         )
         for name, fine, wanted in checks:
             if not fine:
                 raise KVMapError(f"server.{name}={getattr(self, name)} must be {wanted}")
-        if self.api_key == "":
-            raise KVMapError("server.api_key is empty; give a key, or null to ask for none")
+        if self.api_key is not None and not _is_text(self.api_key):  # which is not to be shown
+            raise KVMapError("server.api_key must be text in quotes, or null to ask for none")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and value >= 1
