@@ -1,6 +1,7 @@
 """The server as OpenAI's own client meets it."""
 
 import json
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from fake_engine import DIGEST, FakeEngine
 from openai import OpenAI
 from serving import Running, running
 
+from kvmap.runtime.answer import TokenLogprob
 from kvmap.runtime.options import Options
 from kvmap.server.chat_template import plain
 from kvmap.server.messages import Message
@@ -250,6 +252,21 @@ def test_chat_logprobs_hold_each_tokens_bytes(server: Running, client: OpenAI) -
     assert all(each.top_logprobs == [] for part in parts for each in part)
     without = client.chat.completions.create(**ask)
     assert without.choices[0].logprobs is None
+
+
+def test_a_token_without_probability_has_a_number_that_json_knows() -> None:
+    class Never(FakeEngine):
+        def _logprobs(self, tokens: list[int], options: Options) -> list[TokenLogprob]:
+            return [TokenLogprob(token, -math.inf, ((token, -math.inf),)) for token in tokens]
+
+    with running(Never(make_tokenizer())) as server:
+        client = server.openai()
+        done = client.completions.create(model="fake", prompt="a", max_tokens=1, logprobs=1)
+        assert done.choices[0].logprobs.token_logprobs == [-9999.0]
+        said = client.chat.completions.create(
+            model="fake", messages=TURNS, max_tokens=1, logprobs=True, top_logprobs=1
+        )
+        assert said.choices[0].logprobs.content[0].top_logprobs[0].logprob == -9999.0
 
 
 def test_values_that_ask_for_nothing_are_accepted(client: OpenAI) -> None:

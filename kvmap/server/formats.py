@@ -119,11 +119,11 @@ class CompletionFormat(Format):
             tokens.append(text)
             offsets.append(self._offset)
             self._offset += len(text)
-            top = {self._texts(token).text: value for token, value in each.top}
-            tops.append({**top, text: each.logprob})  # the chosen one is always among them
+            top = {self._texts(token).text: _finite(value) for token, value in each.top}
+            tops.append({**top, text: _finite(each.logprob)})  # the chosen one is always there
         return {
             "tokens": tokens,
-            "token_logprobs": [each.logprob for each in logprobs],
+            "token_logprobs": [_finite(each.logprob) for each in logprobs],
             "top_logprobs": tops,
             "text_offset": offsets,
         }
@@ -163,4 +163,9 @@ class ChatFormat(Format):
 
     def _entry(self, token: int, logprob: float) -> JSON:
         text = self._texts(token)
-        return {"token": text.text, "bytes": text.bytes, "logprob": logprob}
+        return {"token": text.text, "bytes": text.bytes, "logprob": _finite(logprob)}
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity; OpenAI's API writes this number for it."""
+    return max(logprob, -9999.0)
