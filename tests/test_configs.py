@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from kvmap.pair import ModelPair
 from kvmap.runtime.settings import Settings
+from kvmap.server.settings import ServerSettings
 from kvmap.tracking import Tracker, Untracked
 
 GROUPS = ("pair", "data", "mapper", "trainer", "logger", "callbacks", "experiment")
@@ -74,6 +75,13 @@ def test_every_way_of_serving_makes_settings(group: str, name: str) -> None:
         "cuda:0",
         "cuda:1",
     }
+
+
+def test_the_servers_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KVMAP_API_KEY", raising=False)
+    assert instantiate(compose("serve").server) == ServerSettings()
+    monkeypatch.setenv("KVMAP_API_KEY", "123")
+    assert instantiate(compose("serve").server) == ServerSettings(api_key="123")
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(CONF.glob("*.yaml"))])

@@ -1,9 +1,15 @@
 """``kvmap-serve`` as a user meets it: which export it takes, and what it refuses."""
 
+import os
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
-from commands import Outcome, Workshop, call, one_sentence
+from commands import Outcome, Workshop, call, one_sentence, read
+from serving import until
 
 from kvmap.cli.serve import main
 
@@ -54,7 +60,9 @@ def test_an_answer_ends_with_where_its_time_went(shop: Workshop, runs: Path) -> 
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ([], "give prompt="),
+        (["prompt="], "the prompt is empty"),
+        (["server.queue=-1"], "server.queue=-1"),
+        (["guard=maybe", "server.port=0"], "guard=maybe"),
         (["prompt=a", "export=nowhere/at/all"], "nowhere/at/all is neither"),
         (["prompt=a", "repair.tokens=-2"], "repair.tokens=-2"),
         (["prompt=a", "max_new_tokens=0"], "max_new_tokens=0"),
@@ -72,6 +80,37 @@ def test_what_it_cannot_do_is_one_sentence(
     shop: Workshop, runs: Path, asked: list[str], says: str
 ) -> None:
     assert says in one_sentence(serve(shop, f"runs={runs}", *asked))
+
+
+def test_without_a_prompt_it_serves_until_it_is_told_to_end(shop: Workshop, runs: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        busy = serve(shop, f"export={runs / '1'}", f"server.port={port}")
+    assert f"port {port} of 127.0.0.1 is in use" in one_sentence(busy)
+
+    def client() -> httpx.Response:
+        try:
+            until(lambda: is_ready(f"http://127.0.0.1:{port}/ready"))
+            body = {"model": "mine", "prompt": "a b c d", "max_tokens": 3, "temperature": 0}
+            return httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client)
+        done = serve(shop, f"export={runs / '1'}", f"server.port={port}", "server.model=mine")
+    assert done.status == 0, done.err
+    assert f"listening on http://127.0.0.1:{port}" in done.out
+    told = answer.result().json()["kvmap"]
+    exported = read(runs / "1" / "export" / "config.json")
+    assert (told["mapper"], told["family"]) == (exported["weights_sha256"], "ridge")
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def test_checkpoint_is_another_word_for_export(shop: Workshop, runs: Path) -> None:

@@ -1,4 +1,4 @@
-"""``kvmap-serve``: answer a prompt through the best mapper of a sweep, or through one export."""
+"""``kvmap-serve``: an HTTP server with the best mapper of a sweep, or one export; or one answer."""
 
 from omegaconf import DictConfig
 
@@ -7,17 +7,17 @@ from kvmap.cli.command import command
 
 @command("serve")
 def main(config: DictConfig) -> None:
-    """Choose an export, load the pair, answer once, and say where the time went."""
+    """Choose an export; with ``prompt=`` answer once and say where the time went, else serve."""
     from hydra.utils import instantiate
 
-    from kvmap.errors import KVMapError
     from kvmap.quiet import quiet
     from kvmap.runtime.chosen import choose, load_engine
     from kvmap.runtime.options import Options
 
     quiet()
-    if not config.prompt:
-        raise KVMapError('nothing to answer; give prompt="…"')
+    if config.prompt is None:
+        _serve(config)
+        return
     options = Options(
         max_new_tokens=config.max_new_tokens, temperature=config.temperature, seed=config.seed
     )
@@ -29,3 +29,22 @@ def main(config: DictConfig) -> None:
         print(piece.text, end="", flush=True)
     stats = stream.stats
     print(f"\n\n{stats.summary()}\n{stats.stages.table()}")
+
+
+def _serve(config: DictConfig) -> None:
+    """Serve over HTTP until told to end."""
+    from hydra.utils import instantiate
+
+    from kvmap.errors import KVMapError
+    from kvmap.runtime.chosen import choose, load_engine
+
+    try:
+        from kvmap.server.run import serve
+    except ModuleNotFoundError as error:
+        raise KVMapError(
+            f"an HTTP server needs {error.name}, which is not installed; install kvmap[serve], "
+            'or give prompt="…" to answer once'
+        ) from None
+    chosen = choose(config)
+    print(chosen.why)
+    serve(lambda: load_engine(chosen, instantiate(config.pair), config), instantiate(config.server))
