@@ -30,9 +30,10 @@ class Rates:
     bytes: float
 
     @classmethod
-    def measure(cls, device: torch.device, dtype: torch.dtype) -> "Rates":
-        """Time a square product and a copy, large enough for the device."""
-        size, bytes_ = LARGE.get(device.type, LARGE["cpu"])
+    def measure(cls, device: torch.device, dtype: torch.dtype, size: int | None = None) -> "Rates":
+        """Time a square product, of ``size`` rows, and a copy, large enough for the device."""
+        rows, bytes_ = LARGE.get(device.type, LARGE["cpu"])
+        size = size or rows
         left = torch.randn(size, size, device=device).to(dtype)
         much = torch.empty(bytes_, dtype=torch.uint8, device=device)
         into = torch.empty_like(much)
