@@ -127,3 +127,45 @@ class _Layer(DynamicLayer):
     def get_seq_length(self) -> int:
         """Tokens held."""
         return self._held.tokens
+
+
+def fixed_cache(keys: Tensor, values: Tensor, position: Tensor) -> Cache:
+    """A buffer's memory for a forward of one token whose shapes do not depend on what is held.
+
+    Args:
+        keys: ``[L, 1, H, capacity, D]``, all of a buffer's.
+        values: Likewise.
+        position: ``[1]``, where the token is written; known to the device alone.
+    """
+    layers = range(len(keys))
+    return Cache(layers=[_FixedLayer(index, keys, values, position) for index in layers])
+
+
+class _FixedLayer(DynamicLayer):
+    """One layer of a buffer for such a forward: it gives all slots, and a mask hides the rest."""
+
+    def __init__(self, index: int, keys: Tensor, values: Tensor, position: Tensor) -> None:
+        super().__init__()
+        self._index, self._memory, self._position = index, (keys, values), position
+        self.is_initialized = True
+        self.device, self.dtype = keys.device, keys.dtype
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write one token at the position, and give all slots."""
+        for memory, new in zip(self._memory, (key_states, value_states), strict=True):
+            _write(memory, self._index, self._position, new)
+        keys, values = self._memory
+        return keys[self._index], values[self._index]
+
+    def get_seq_length(self) -> int:
+        """All slots: nothing here knows how many are held, and positions are passed."""
+        return self._memory[0].shape[3]
+
+
+# An operator of its own, because the compiler turns a write to a view into a copy of the whole.
+@torch.library.custom_op("kvmap::write", mutates_args=("memory",))
+def _write(memory: Tensor, layer: int, position: Tensor, new: Tensor) -> None:
+    """Write ``new``, ``[1, H, 1, D]``, at a position of a layer of ``[L, 1, H, capacity, D]``."""
+    memory[layer].index_copy_(2, position, new)

@@ -13,6 +13,9 @@ from kvmap.pair import Side
 from kvmap.runtime.answer import Stats
 from kvmap.runtime.runner import Runner
 
+LARGE = {"cpu": (2048, 2**26), "cuda": (8192, 2**30)}
+"""Rows of a product and bytes of a copy beside whose times starting them is nothing."""
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -27,10 +30,12 @@ class Rates:
     bytes: float
 
     @classmethod
-    def measure(cls, device: torch.device, dtype: torch.dtype, size: int = 2048) -> "Rates":
-        """Time a square product and a copy of 64 MiB."""
+    def measure(cls, device: torch.device, dtype: torch.dtype, size: int | None = None) -> "Rates":
+        """Time a square product, of ``size`` rows, and a copy, large enough for the device."""
+        rows, bytes_ = LARGE.get(device.type, LARGE["cpu"])
+        size = size or rows
         left = torch.randn(size, size, device=device).to(dtype)
-        much = torch.empty(2**26, dtype=torch.uint8, device=device)
+        much = torch.empty(bytes_, dtype=torch.uint8, device=device)
         into = torch.empty_like(much)
         product = _best(lambda: left @ left, device)
         copy = _best(lambda: into.copy_(much), device)
@@ -89,38 +94,44 @@ class Work:
         return cls(2 * layers * tokens + 2 * output.numel() * logits + attention, read)
 
 
-def stage_floors(
-    stats: Stats, source: Runner, target: Runner, mapper: Mapper | None, rates: Rates
-) -> dict[str, float]:
-    """Seconds below which the stages of an answer cannot go, by stage.
+def stage_work(
+    stats: Stats, source: Runner, target: Runner, mapper: Mapper | None
+) -> dict[str, Work]:
+    """What the stages of an answer take, by stage.
 
     Decoding is counted at the prompt's length plus half of what was generated.
     """
-    floors: dict[str, float] = {}
-
-    def add(stage: str, work: Work) -> None:
-        floors[stage] = rates.floor(work.flops, work.bytes)
-
+    work: dict[str, Work] = {}
     held = stats.prompt + stats.generated // 2
     if stats.prefilled:
         reader = source if stats.mode == "source" else target
-        add("prefill", Work.of(reader, stats.prefilled, stats.reused, 1, 1))
+        work["prefill"] = Work.of(reader, stats.prefilled, stats.reused, 1, 1)
     if stats.mapped and mapper is not None:
         read = stats.mapped - stats.warm
         if read > 0:
-            add("source prefill", Work.of(source, read, stats.reused + stats.warm, 1, 0))
+            work["source prefill"] = Work.of(source, read, stats.reused + stats.warm, 1, 0)
         bytes_ = _kv_bytes(source.side, target.side) * stats.mapped
-        floors["map"] = rates.floor(2 * mapper.weights * stats.mapped, bytes_)
+        weights = sum(each.nbytes for each in mapper.state_dict().values())
+        work["map"] = Work(2 * mapper.weights * stats.mapped, bytes_ + weights)
     if stats.repaired:
         before = stats.prompt - stats.repaired
-        add("repair", Work.of(target, stats.repaired, before, 1, 1))
+        work["repair"] = Work.of(target, stats.repaired, before, 1, 1)
     if stats.proposed:
-        add("draft", Work.of(source, stats.proposed, held, stats.proposed, stats.proposed))
+        work["draft"] = Work.of(source, stats.proposed, held, stats.proposed, stats.proposed)
     rounds = len(stats.blocks) or stats.generated - 1
-    judged = stats.proposed + rounds
-    answering = source if stats.mode == "source" else target
-    add("verify", Work.of(answering, judged, held, rounds, judged))
-    return floors
+    if rounds > 0:
+        judged = stats.proposed + rounds
+        answering = source if stats.mode == "source" else target
+        work["verify"] = Work.of(answering, judged, held, rounds, judged)
+    return work
+
+
+def stage_floors(
+    stats: Stats, source: Runner, target: Runner, mapper: Mapper | None, rates: Rates
+) -> dict[str, float]:
+    """Seconds below which the stages of an answer cannot go, by stage."""
+    work = stage_work(stats, source, target, mapper)
+    return {stage: rates.floor(each.flops, each.bytes) for stage, each in work.items()}
 
 
 def _kv_bytes(source: Side, target: Side) -> int:

@@ -15,6 +15,7 @@ from transformers.masking_utils import sdpa_mask
 
 NAME = "kvmap_grouped"
 UNKNOWN = ("softcap", "s_aux", "position_bias")
+PART = 256  # tokens of a part, for :func:`split`
 
 
 def grouped(
@@ -53,6 +54,8 @@ def grouped(
             query, key, value, is_causal=True, scale=scaling, enable_gqa=queries != heads
         )
         return out.transpose(1, 2), None
+    if attention_mask is not None and tokens == 1 and key.is_cuda and key.shape[2] % PART == 0:
+        return split(query, key, value, attention_mask, scaling).transpose(1, 2), None
     groups = queries // heads
     folded = query.reshape(batch, heads, groups * tokens, dim)
     if attention_mask is not None:
@@ -61,6 +64,39 @@ def grouped(
         folded, key, value, attn_mask=attention_mask, scale=scaling
     )
     return out.view(batch, queries, tokens, -1).transpose(1, 2), None
+
+
+def split(
+    query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float | None
+) -> Tensor:
+    """:func:`grouped` for one token under a mask, in parts of the cache that run side by side.
+
+    PyTorch's fused attention under a mask gives a KV head's whole cache to one multiprocessor: with
+    eight heads nearly all of a large GPU would wait. Here each part of a head's values is a product
+    of its own, and the parts are added.
+
+    Args:
+        query: ``[B, G, 1, D]``, rotated.
+        key: ``[B, H, S, D]``, rotated; S a multiple of :data:`PART`.
+        value: ``[B, H, S, D]``.
+        attention_mask: ``[1, 1, 1, S]``, True where attended.
+        scaling: Factor of the logits; None for D ** -0.5.
+
+    Returns:
+        ``[B, G, 1, D]``.
+    """
+    batch, queries, _, dim = query.shape
+    _, heads, slots, _ = key.shape
+    groups, parts = queries // heads, slots // PART
+    rows = query.reshape(batch * heads, groups, dim) * (dim**-0.5 if scaling is None else scaling)
+    scores = torch.bmm(rows, key.reshape(batch * heads, slots, dim).transpose(1, 2)).float()
+    scores.masked_fill_(~attention_mask[0], -torch.inf)
+    weights = scores.softmax(-1).to(value.dtype).view(batch * heads, groups, parts, PART)
+    shares = torch.bmm(
+        weights.transpose(1, 2).reshape(-1, groups, PART), value.reshape(-1, PART, value.shape[-1])
+    )
+    out = shares.view(batch * heads, parts, groups, -1).sum(1, dtype=torch.float32)
+    return out.to(value.dtype).view(batch, queries, 1, -1)
 
 
 def use(model: PreTrainedModel) -> None:

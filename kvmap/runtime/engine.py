@@ -74,8 +74,10 @@ class Engine:
                 "mode=mapped needs a mapper; give one, or choose mode=target or source"
             )
         self.tokenizer: PreTrainedTokenizerBase = pair.target.tokenizer
-        self.source = Runner(pair.source, len(self.tokenizer))
-        self.target = Runner(pair.target, len(self.tokenizer))
+        self.source, self.target = (
+            Runner(side, len(self.tokenizer), self.settings.compile)
+            for side in (pair.source, pair.target)
+        )
         self.link = Link(self.source.device, self.target.device)
         self.mapper = mapper
         if mapper is not None:

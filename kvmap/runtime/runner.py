@@ -8,6 +8,7 @@ from torch import Tensor
 from kvmap.buffer import Buffer
 from kvmap.pair import Side
 from kvmap.runtime import attention
+from kvmap.runtime.step import ROOM, Step
 
 
 class Runner:
@@ -16,12 +17,14 @@ class Runner:
     Args:
         side: Which; its weights are loaded here.
         vocabulary: Ids that the tokenizer knows; logits of padding rows beyond them are cut off.
+        compile: Whether tokens that come one at a time are read by a captured or compiled step.
 
     Attributes:
+        step: That step, None without.
         positions: ``[max_position_embeddings]`` on the device, 0, 1, 2 …
     """
 
-    def __init__(self, side: Side, vocabulary: int) -> None:
+    def __init__(self, side: Side, vocabulary: int, compile: bool = False) -> None:
         self.side, self.vocabulary = side, vocabulary
         self.model = side.load()
         self.device = self.model.device
@@ -30,9 +33,12 @@ class Runner:
         # Models with a kind of attention per layer take a mask per kind, others one mask.
         self._by_kind = bool(getattr(self.decoder.config, "layer_types", None))
         self.positions = torch.arange(side.config.max_position_embeddings, device=self.device)
+        self.step = Step(self.model, self._by_kind) if compile else None
 
     def buffer(self, capacity: int) -> Buffer:
-        """An empty buffer for this model's KV."""
+        """An empty buffer for this model's KV, with room for at least so many tokens."""
+        if self.step is not None:
+            capacity += -capacity % ROOM
         return Buffer(self.side.shape, capacity, self.model.dtype, self.device)
 
     def read(self, ids: Tensor, buffer: Buffer) -> None:
@@ -45,6 +51,8 @@ class Runner:
         Returns:
             ``[keep, vocabulary]``, float32.
         """
+        if self.step is not None and len(ids) == 1:
+            return self.step(ids, buffer)[:, : self.vocabulary]
         output = self._forward(self.model, ids, buffer, logits_to_keep=keep)
         return output.logits[0, :, : self.vocabulary].float()
 
