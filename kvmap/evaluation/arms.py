@@ -47,7 +47,7 @@ class Arm:
             return self.role
         words: list[str] = [self.role]
         if self.role == "window":
-            words[0] = f"window {self.repair}"
+            words[0] = f"window {max(self.repair, 1)}"
         elif self.repair:
             words.append(f"repair {self.repair}")
         if self.sinks:

@@ -32,20 +32,23 @@ class Continuation(Task):
 
     Attributes:
         prompt: P, tokens of the prompt.
+        tokens: Tokens after it that are scored.
     """
 
     prompt: int
+    tokens: int
     name: ClassVar[str] = "continuation"
     score: ClassVar[type] = ContinuationScore
 
     def scored(self, passage: Passage) -> Tensor:
         """From the prompt's last token to the last but one."""
-        return torch.arange(self.prompt - 1, len(passage.ids) - 1)
+        return torch.arange(self.prompt - 1, self.prompt + self.tokens - 1)
 
     def measure(self, answering: Answering, given: PassageItem) -> ContinuationScore:
         """NLL of the text's own continuation, and agreement with the target along it."""
         passage, item = given
-        text, positions = passage.ids[self.prompt :], self.scored(passage)
+        text = passage.ids[self.prompt : self.prompt + self.tokens]
+        positions = self.scored(passage)
         target = item.prompt.logits_after("target", positions).log_softmax(-1)
         if answering.arm.native:
             logits = item.prompt.logits_after(answering.arm.answerer, positions)

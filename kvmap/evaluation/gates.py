@@ -1,0 +1,75 @@
+"""Requirements on a mapper, each a number that the bad end of an interval has to keep."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from kvmap.errors import KVMapError
+from kvmap.evaluation.result import ArmResult, EvaluationResult
+from kvmap.evaluation.statistics import Estimate
+
+READERS: dict[str, Callable[[ArmResult], Estimate | None]] = {
+    "gap_closed": lambda arm: arm.continuation and arm.continuation.gap_closed,
+    "context_used": lambda arm: arm.continuation and arm.continuation.context_used,
+    "below_source": lambda arm: arm.continuation and arm.continuation.below_source,
+    "same_top": lambda arm: arm.continuation and arm.continuation.same_top,
+    "lookups": lambda arm: arm.lookups and arm.lookups.accuracy,
+    "lookups_retention": lambda arm: arm.lookups and arm.lookups.retention,
+    "lookups_floor_normalised": lambda arm: arm.lookups and arm.lookups.floor_normalised,
+    "choices": lambda arm: arm.choices and arm.choices.accuracy,
+    "choices_floor_normalised": lambda arm: arm.choices and arm.choices.floor_normalised,
+    "greedy_same_tokens": lambda arm: arm.greedy and arm.greedy.same_tokens,
+}
+"""What can be required of the served arm, by its name in the config."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One requirement on the operating point, at the lower end of the 95% interval.
+
+    Attributes:
+        name: What is required.
+        least: The least value.
+        found: What was measured; None where it is not defined.
+    """
+
+    name: str
+    least: float
+    found: Estimate | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the lower end is high enough; what is not defined has not passed."""
+        return self.found is not None and self.found.low >= self.least
+
+    def __str__(self) -> str:
+        """One line."""
+        word = "passed" if self.passed else "FAILED"
+        return f"gate {word}: {self.name} {self.found or 'is not defined'}, wanted {self.least}"
+
+
+def require_known(wanted: Iterable[str]) -> None:
+    """Refuse a requirement that nobody measures, before an evaluation takes its time.
+
+    Raises:
+        KVMapError: A name is unknown.
+    """
+    for name in wanted:
+        if name not in READERS:
+            raise KVMapError(f"gates.{name} is unknown; choose from {', '.join(sorted(READERS))}")
+
+
+def gates(result: EvaluationResult, wanted: Mapping[str, float]) -> list[Gate]:
+    """Hold an evaluation against requirements.
+
+    Args:
+        result: The evaluation.
+        wanted: Least value by name.
+
+    Raises:
+        KVMapError: A name is unknown.
+    """
+    require_known(wanted)
+    arm = result.find("mapped")
+    if arm is None:
+        raise ValueError("an evaluation without its operating point")
+    return [Gate(name, float(least), READERS[name](arm)) for name, least in wanted.items()]
