@@ -76,7 +76,7 @@ class Answering:
 
     @torch.no_grad()
     def opened(self, item: Item, end: int) -> tuple[Cache, Tensor]:
-        """The arm's cache after the whole prompt of ``end`` tokens, and the first logits ``[V]``."""
+        """The arm's cache after a whole prompt of ``end`` tokens, and the first logits ``[V]``."""
         tail = self._tail(item, end)
         before = prefix(self.arm, item, self.mapper) if tail.kept else None
         cache = caches.write(first(before, tail.kept)) if before is not None else caches.empty()

@@ -7,7 +7,9 @@ SUFFIX = 12
 """Most tokens before a continuation that are compared."""
 
 
-def distractors(table: Tensor, index: int, prompt: int, tokens: int, count: int = 3) -> list[Tensor]:
+def distractors(
+    table: Tensor, index: int, prompt: int, tokens: int, count: int = 3
+) -> list[Tensor]:
     """Continuations of other passages that fit the end of this one's prompt.
 
     A continuation cut from anywhere would show at the seam: the grammar gives it away to a model

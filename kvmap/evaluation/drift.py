@@ -125,9 +125,7 @@ class Handoffs:
 
     def _estimate(self, sums: Array) -> Estimate:
         settings = self.settings
-        found = bootstrap(
-            sums, lambda s: s[..., 0] / s[..., 1], settings.seed, settings.resamples
-        )
+        found = bootstrap(sums, lambda s: s[..., 0] / s[..., 1], settings.seed, settings.resamples)
         if found is None:
             raise ValueError("a mean of finite numbers is finite; a model gave NaN")
         return found

@@ -298,9 +298,7 @@ class Evaluation:
                     f"harness.arms: there is no arm {role!r}; choose from {', '.join(by_role)}"
                 )
         arms = [by_role[role] for role in self.harness.arms]
-        return [
-            Answering(models, arm, mappers(arm.mapper) if arm.mapper else None) for arm in arms
-        ]
+        return [Answering(models, arm, mappers(arm.mapper) if arm.mapper else None) for arm in arms]
 
     def _check(self) -> None:
         """Refuse before anything is loaded what could not end well."""

@@ -1,23 +1,23 @@
 """Requirements on a mapper, each a number that the bad end of an interval has to keep."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kvmap.errors import KVMapError
 from kvmap.evaluation.result import ArmResult, EvaluationResult
 from kvmap.evaluation.statistics import Estimate
 
-READERS: dict[str, Callable[[ArmResult], Estimate | None]] = {
-    "gap_closed": lambda arm: arm.continuation and arm.continuation.gap_closed,
-    "context_used": lambda arm: arm.continuation and arm.continuation.context_used,
-    "below_source": lambda arm: arm.continuation and arm.continuation.below_source,
-    "same_top": lambda arm: arm.continuation and arm.continuation.same_top,
-    "lookups": lambda arm: arm.lookups and arm.lookups.accuracy,
-    "lookups_retention": lambda arm: arm.lookups and arm.lookups.retention,
-    "lookups_floor_normalised": lambda arm: arm.lookups and arm.lookups.floor_normalised,
-    "choices": lambda arm: arm.choices and arm.choices.accuracy,
-    "choices_floor_normalised": lambda arm: arm.choices and arm.choices.floor_normalised,
-    "greedy_same_tokens": lambda arm: arm.greedy and arm.greedy.same_tokens,
+PLACES: dict[str, tuple[str, str]] = {
+    "gap_closed": ("continuation", "gap_closed"),
+    "context_used": ("continuation", "context_used"),
+    "below_source": ("continuation", "below_source"),
+    "same_top": ("continuation", "same_top"),
+    "lookups": ("lookups", "accuracy"),
+    "lookups_retention": ("lookups", "retention"),
+    "lookups_floor_normalised": ("lookups", "floor_normalised"),
+    "choices": ("choices", "accuracy"),
+    "choices_floor_normalised": ("choices", "floor_normalised"),
+    "greedy_same_tokens": ("greedy", "same_tokens"),
 }
 """What can be required of the served arm, by its name in the config."""
 
@@ -54,8 +54,8 @@ def require_known(wanted: Iterable[str]) -> None:
         KVMapError: A name is unknown.
     """
     for name in wanted:
-        if name not in READERS:
-            raise KVMapError(f"gates.{name} is unknown; choose from {', '.join(sorted(READERS))}")
+        if name not in PLACES:
+            raise KVMapError(f"gates.{name} is unknown; choose from {', '.join(sorted(PLACES))}")
 
 
 def gates(result: EvaluationResult, wanted: Mapping[str, float]) -> list[Gate]:
@@ -72,4 +72,11 @@ def gates(result: EvaluationResult, wanted: Mapping[str, float]) -> list[Gate]:
     arm = result.find("mapped")
     if arm is None:
         raise ValueError("an evaluation without its operating point")
-    return [Gate(name, float(least), READERS[name](arm)) for name, least in wanted.items()]
+    return [
+        Gate(name, float(least), _estimate(arm, *PLACES[name])) for name, least in wanted.items()
+    ]
+
+
+def _estimate(arm: ArmResult, task: str, name: str) -> Estimate | None:
+    found = getattr(arm, task)
+    return None if found is None else getattr(found, name)

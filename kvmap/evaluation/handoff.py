@@ -118,9 +118,7 @@ class Conversation:
         positions = torch.arange(first, stop, device=device)
         return map_rotated(pair, speaker.incoming.to(device), part, positions)
 
-    def _read(
-        self, kind: Answerer, ids: Tensor, begin: int, end: int, cache: Cache
-    ) -> Tensor:
+    def _read(self, kind: Answerer, ids: Tensor, begin: int, end: int, cache: Cache) -> Tensor:
         """Losses of tokens ``begin + 1`` to ``end - 1``, read after a cache, which grows."""
         model = self.models.of(kind)
         device = model.device

@@ -78,15 +78,13 @@ class ArmLM(TemplateLM):
     ) -> list[int]:
         """Token ids; special tokens as the tokenizer has them, unless said otherwise."""
         if add_special_tokens is None:
-            first = self.tokenizer.decode(self.prefix_token_id)
+            first = str(self.tokenizer.decode(self.prefix_token_id))
             add_special_tokens = not string.startswith(first)
         return list(self.tokenizer.encode(string, add_special_tokens=add_special_tokens))
 
-    def _loglikelihood_tokens(
-        self, requests: list[Request], **_: Any
-    ) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(self, requests: list[Request], **_: Any) -> list[tuple[float, bool]]:
         groups: dict[tuple[int, ...], list[int]] = {}
-        for number, (_, context, continuation) in enumerate(requests):
+        for number, (_texts, context, continuation) in enumerate(requests):
             room = self.max_length + 1 - len(continuation)
             if room < 1:
                 raise KVMapError(
@@ -167,9 +165,7 @@ class ArmLM(TemplateLM):
             text = text.split(stop)[0]
         return text
 
-    def _items(
-        self, groups: dict[tuple[int, ...], list[int]]
-    ) -> Iterator[tuple[Item, list[int]]]:
+    def _items(self, groups: dict[tuple[int, ...], list[int]]) -> Iterator[tuple[Item, list[int]]]:
         """Contexts, each with as many tokens of those that follow it for ``mismatched``."""
         contexts = [torch.tensor(context) for context in groups]
         for place, (context, members) in enumerate(zip(contexts, groups.values(), strict=True)):

@@ -1,5 +1,6 @@
 """Runs tasks on arms, block of passages by block, so that a block's KV is computed once."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -81,7 +82,7 @@ def measure(
             if not count:
                 continue
             unit = _unit(models, work, part, count, start)
-            scores = units.load(unit, work.task.score)
+            scores: list[Any] | None = units.load(unit, work.task.score)
             if scores is None:
                 items = items or _items(models, part, [each.task for each in works])
                 named = mapper(work.arm.mapper) if work.arm.mapper else None
@@ -103,7 +104,7 @@ def blocks(count: int, size: int) -> list[tuple[int, int]]:
     """Bounds of blocks of about one size, none with a single passage (given two or more)."""
     number = max(1, count // max(size, 2))
     bounds = [round(index * count / number) for index in range(number + 1)]
-    return list(zip(bounds, bounds[1:], strict=False))
+    return list(itertools.pairwise(bounds))
 
 
 def decided_by(models: Models) -> dict[str, Any]:

@@ -75,9 +75,7 @@ class Chooser:
             (each for each in at_best if each.score >= enough),
             key=lambda each: (each.repaired_share, -each.score),
         )
-        candidates = [
-            replace(each, chosen=each is chosen) for each in [*compared, *refined]
-        ]
+        candidates = [replace(each, chosen=each is chosen) for each in [*compared, *refined]]
         why = (
             f"{best.config.family} ({best.named}) has the best score of {len(exports)} exports; "
             f"repair {chosen.repair} and sinks {chosen.sinks} are the least that come within "

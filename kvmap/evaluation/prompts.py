@@ -36,7 +36,7 @@ class Prompt:
         scored: Positions whose next-token logits are wanted of the models' own readings, ascending.
 
     Attributes:
-        written: A continuation that some arm wrote: a good guess for the next arm, no more.
+        written: What the first arm wrote after it: a good guess for the others, no more.
     """
 
     def __init__(self, models: Models, ids: Tensor, scored: Tensor | None = None) -> None:
@@ -59,9 +59,7 @@ class Prompt:
     def mapped(self, mapper: NamedMapper) -> KV:
         """The target's KV as a mapper gives it; the last mapper's is kept, others are let go."""
         if mapper.key not in self._mapped:
-            self._mapped = {
-                mapper.key: self.models.map(mapper.mapper, self.reading("source").kv)
-            }
+            self._mapped = {mapper.key: self.models.map(mapper.mapper, self.reading("source").kv)}
         return self._mapped[mapper.key]
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""From scores to results: every ratio from sums over documents, every interval from one bootstrap."""
+"""From scores to results: ratios from sums over documents, intervals from one bootstrap."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

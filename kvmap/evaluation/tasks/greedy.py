@@ -29,8 +29,8 @@ class Greedy(Task):
 
     Decoding is a search for a fixed point: a guess whose every token is the likeliest after those
     before it *is* the greedy continuation. One forward checks a whole guess and gives the next one,
-    which is right for at least one token more. The first guess is what another arm wrote, or the
-    text's own continuation; it decides how long the search takes, not what it finds.
+    which is right for at least one token more. The first guess is what the first arm wrote (the
+    target), or the text's own continuation; it decides how long the search takes, not what it finds.
 
     Attributes:
         prompt: P, tokens of the prompt.
@@ -61,5 +61,6 @@ class Greedy(Task):
             if torch.equal(found, guess):
                 break
             guess = found
-        item.prompt.written = guess
+        if item.prompt.written is None:
+            item.prompt.written = guess
         return GreedyScore(guess.tolist())
