@@ -1,7 +1,7 @@
 """The items of an evaluation: passages of one length, with look-ups and choices in them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,8 +14,8 @@ from kvmap.errors import KVMapError
 from kvmap.evaluation.distractors import distractors
 from kvmap.tiny.lookup_tokens import LookupTokens, encode
 
-PATIENCE = 2000
-"""Texts in a row that may be too short before the search is given up."""
+PATIENCE = 500
+"""Texts in a row that may bring nothing before the search is given up; a corpus may have no end."""
 
 
 @dataclass(frozen=True)
@@ -61,27 +61,38 @@ def passages(
     found: list[Passage] = []
     questions = 0
     wanted = lookups if isinstance(corpus, Embedded) else 0
-    short = 0
+    fruitless = 0
     for ids, asked in _encoded(corpus, tokenizer, split):
         if len(found) >= count and questions >= wanted:
             return found
-        short = short + 1 if len(ids) < length else 0
-        if short > PATIENCE:
+        fruitless += 1
+        if fruitless > PATIENCE:
             break
-        if len(ids) >= length:
-            far = tuple(x for x in asked if x.distance >= distance and 0 < x.position < length)
-            found.append(Passage(ids[:length], far))
-            questions += len(far)
-    if len(found) < count or questions < wanted:
+        if len(ids) < length:
+            continue
+        far = tuple(x for x in asked if x.distance >= distance and 0 < x.position < length)
+        if len(found) < count or far:
+            fruitless = 0
+        found.append(Passage(ids[:length], far))
+        questions += len(far)
+    if len(found) < count:
         raise KVMapError(
             f"the {split} set of {corpus.identity().kind} has {len(found)} texts of {length} "
             f"tokens, {count} are wanted; use fewer (sizes.passages), shorter ones (sizes.prompt) "
             "or more text"
         )
+    if questions < wanted:
+        raise KVMapError(
+            f"texts of {length} tokens hold hardly any look-up that is {distance} tokens from its "
+            "binding; use longer ones (sizes.prompt), a lower sizes.lookup_distance, or "
+            "sizes.lookups=0"
+        )
     return found
 
 
-def _encoded(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, split: Split):  # type: ignore[no-untyped-def]
+def _encoded(
+    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, split: Split
+) -> Iterator[tuple[Tensor, list[LookupTokens]]]:
     """Texts as ids, with look-ups where the corpus knows them."""
     if isinstance(corpus, Embedded):
         part, index = RANGES[split]

@@ -30,7 +30,7 @@ class Greedy(Task):
     Decoding is a search for a fixed point: a guess whose every token is the likeliest after those
     before it *is* the greedy continuation. One forward checks a whole guess and gives the next one,
     which is right for at least one token more. The first guess is what the first arm wrote (the
-    target), or the text's own continuation; it decides how long the search takes, not what it finds.
+    target), or the text's own continuation; it decides how long the search takes, not its end.
 
     Attributes:
         prompt: P, tokens of the prompt.
