@@ -275,7 +275,7 @@ def test_what_cannot_end_well_is_refused_before_it_starts(
     with pytest.raises(KVMapError, match="exceed the 4096 positions"):
         evaluation(pair, tmp_path, [folder], settings=long)
     several = settings(sizes=replace(SMALL, development=0))
-    with pytest.raises(KVMapError, match="sizes.development"):
+    with pytest.raises(KVMapError, match=r"sizes\.development"):
         evaluation(pair, tmp_path, [folder, folder], settings=several).run()
     with pytest.raises(KVMapError, match="no export in"):
         exports_below(tmp_path / "nothing")
@@ -284,12 +284,13 @@ def test_what_cannot_end_well_is_refused_before_it_starts(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"prompt": 1}, "sizes.prompt=1 must be at least 2"),
-        ({"passages": 2}, "sizes.passages=2 must be at least 5"),
+        ({"prompt": 1}, "sizes.prompt=1 must be a whole number of at least 2"),
+        ({"passages": 2}, "sizes.passages=2 must be a whole"),
         ({"greedy_tokens": 70}, "sizes.greedy_tokens=70 must be at most sizes.continuation=64"),
         ({"replacement": 300}, "sizes.replacement=300 must be at most sizes.passages=200"),
         ({"conversations": 1}, "sizes.conversations=1 gives no interval"),
         ({"lookups": -1}, "sizes.lookups=-1"),
+        ({"block": 2.5}, "sizes.block=2.5"),
     ],
 )
 def test_sizes_without_meaning_are_refused(changes: dict[str, int], says: str) -> None:

@@ -158,7 +158,7 @@ def test_passages_of_a_file_have_one_length_and_no_questions(
 def test_too_little_text_is_one_sentence(
     random_pair: ModelPair, tmp_path: Path, length: int, count: int
 ) -> None:
-    with pytest.raises(KVMapError, match="the test set of file has .*sizes.passages"):
+    with pytest.raises(KVMapError, match=r"the test set of file has .*sizes\.passages"):
         passages(corpus(tmp_path), random_pair.target.tokenizer, "test", length, count)
 
 

@@ -1,6 +1,6 @@
 """Requirements on a mapper, each a number that the bad end of an interval has to keep."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvmap.errors import KVMapError
@@ -47,13 +47,15 @@ class Gate:
         return f"gate {word}: {self.name} {self.found or 'is not defined'}, wanted {self.least}"
 
 
-def require_known(wanted: Iterable[str]) -> None:
+def require_known(wanted: Mapping[str, float]) -> None:
     """Refuse a requirement that nobody measures, before an evaluation takes its time.
 
     Raises:
-        KVMapError: A name is unknown.
+        KVMapError: A name is unknown, or its least value is no number.
     """
-    for name in wanted:
+    for name, least in wanted.items():
+        if not isinstance(least, int | float):
+            raise KVMapError(f"gates.{name}={least} must be a number")
         if name not in PLACES:
             raise KVMapError(f"gates.{name} is unknown; choose from {', '.join(sorted(PLACES))}")
 
@@ -66,7 +68,7 @@ def gates(result: EvaluationResult, wanted: Mapping[str, float]) -> list[Gate]:
         wanted: Least value by name.
 
     Raises:
-        KVMapError: A name is unknown.
+        KVMapError: A name is unknown, or its least value is no number.
     """
     require_known(wanted)
     arm = result.find("mapped")

@@ -23,6 +23,9 @@ Request = tuple[tuple[str, str], list[int], list[int]]
 class ArmLM(TemplateLM):
     """Scores and generates through one arm; a context is read and mapped once for all its requests.
 
+    Ids beyond the tokenizer's, with which some models pad their vocabulary, take no probability;
+    in a plain model of the harness they take what little the model gives them.
+
     Args:
         answering: The arm with its models.
         max_length: Most tokens of context and continuation; the models' positions by default.

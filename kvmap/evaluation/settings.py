@@ -60,9 +60,8 @@ class Sizes:
             "block": 2,
         }
         for each in fields(self):
-            value, floor = getattr(self, each.name), least.get(each.name, 0)
-            if value < floor:
-                raise KVMapError(f"sizes.{each.name}={value} must be at least {floor}")
+            floor = least.get(each.name, 0)
+            require_whole(f"sizes.{each.name}", getattr(self, each.name), floor)
         for name in ("choice_tokens", "greedy_tokens"):
             if getattr(self, name) > self.continuation:
                 raise KVMapError(
@@ -124,8 +123,10 @@ class Search:
         """Refuse an empty search."""
         for name in ("repairs", "sinks"):
             values = getattr(self, name)
-            if not values or min(values) < 0:
-                raise KVMapError(f"search.{name}={values} must name 0 or more tokens each")
+            if not values:
+                raise KVMapError(f"search.{name} is empty; name how many tokens to repair")
+            for value in values:
+                require_whole(f"search.{name}", value, 0)
 
 
 @dataclass(frozen=True)
@@ -148,13 +149,19 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse look-ups that a repaired tail could answer, and negative numbers."""
-        if min(self.curve, default=0) < 0:
-            raise KVMapError(f"curve={self.curve} must not be negative")
-        if self.resamples < 100:
-            raise KVMapError(f"resamples={self.resamples} must be at least 100")
+        for value in self.curve:
+            require_whole("curve", value, 0)
+        require_whole("seed", self.seed, 0)
+        require_whole("resamples", self.resamples, 100)
         most = max((*self.curve, *self.search.repairs))
         if most >= self.sizes.lookup_distance:
             raise KVMapError(
                 f"sizes.lookup_distance={self.sizes.lookup_distance} must exceed every repair "
                 f"({most}), or the repaired tokens hold the answer"
             )
+
+
+def require_whole(name: str, value: object, least: int) -> None:
+    """Refuse a setting that is not a whole number of at least so much."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise KVMapError(f"{name}={value} must be a whole number of at least {least}")
