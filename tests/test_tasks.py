@@ -101,7 +101,9 @@ def test_lookups_take_the_likeliest_of_the_four(
 def test_greedy_finds_what_decoding_token_by_token_finds(
     models: Models, given: PassageItem, arm: Arm
 ) -> None:
-    for guess in (None, tokens(4, 10)):
+    right = torch.tensor(Greedy(PROMPT, 10).measure(answering(models, arm), given).tokens)
+    nearly = torch.cat([right[:6], right[6:] + 1])
+    for guess in (None, tokens(4, 10), right, nearly):
         given.item.prompt.written = guess
         score = Greedy(PROMPT, 10).measure(answering(models, arm), given)
         cache, logits = answering(models, arm).opened(given.item, PROMPT)

@@ -98,8 +98,11 @@ class Lineup:
                     Work(text, arm, sizes.passages),
                     Work(Choices(sizes.prompt), arm, sizes.passages),
                     Work(Lookups(), arm, passages_with(found, least)),
-                    Work(Greedy(sizes.prompt, sizes.greedy_tokens), arm, sizes.greedy),
                 ]
+        # Writing is slow, token by token: of the repair curve only its end without repair writes.
+        writers = [arm for arm in self.controls if arm not in self.curve or not arm.repair]
+        writing = Greedy(sizes.prompt, sizes.greedy_tokens)
+        works += [Work(writing, arm, sizes.greedy) for arm in (*self.main, *writers)]
         works += [Work(text, arm, sizes.passages) for arm in self.windows]
         works += [Work(text, arm, sizes.replacement) for arm in self.replaced]
         return [work for work in works if work.passages]

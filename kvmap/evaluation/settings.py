@@ -17,7 +17,7 @@ class Sizes:
         lookups: Least number of look-ups for target, source, operating point and window.
         other_lookups: Least number of look-ups for the other arms and the repair curve.
         lookup_distance: Least tokens between a binding and its question.
-        greedy: Test passages whose continuation is written.
+        greedy: Test passages whose continuation is written, by the served arm and the controls.
         greedy_tokens: Tokens written.
         development: Development passages; 0 chooses nothing.
         replacement: Test passages for the layer-wise reason; 0 leaves it out.
@@ -94,9 +94,9 @@ class Sizes:
             "passages": 16,
             "lookups": 96,
             "other_lookups": 32,
-            "greedy": 8,
+            "greedy": 4,
             "development": 8,
-            "replacement": 8,
+            "replacement": 4,
             "conversations": 4,
         }
         return replace(self, **{name: min(getattr(self, name), n) for name, n in few.items()})

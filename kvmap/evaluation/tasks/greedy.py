@@ -27,10 +27,10 @@ class GreedyScore:
 class Greedy(Task):
     """Greedy continuation of a prompt.
 
-    Decoding is a search for a fixed point: a guess whose every token is the likeliest after those
-    before it *is* the greedy continuation. One forward checks a whole guess and gives the next one,
-    which is right for at least one token more. The first guess is what the first arm wrote (the
-    target), or the text's own continuation; it decides how long the search takes, not its end.
+    A guess is checked in one forward: as far as its every token is the likeliest after those before
+    it, it *is* the greedy continuation; the rest is written token by token. The guess is what the
+    first arm wrote (the target), or the text's own continuation; it decides how long this takes,
+    not what comes out.
 
     Attributes:
         prompt: P, tokens of the prompt.
@@ -50,17 +50,21 @@ class Greedy(Task):
         """Write."""
         passage, item = given
         cache, opening = answering.opened(item, self.prompt)
-        text = passage.ids[self.prompt : self.prompt + self.tokens]
-        guess = (text if item.prompt.written is None else item.prompt.written).clone()
-        guess[0] = opening.argmax()
         held = caches.length(cache)
-        for _ in range(len(guess) - 1):
-            logits = answering.extend(cache, guess[:-1], self.prompt)
-            caches.truncate_to(cache, held)
-            found = torch.cat([guess[:1], logits.argmax(-1)])
-            if torch.equal(found, guess):
-                break
-            guess = found
+        text = passage.ids[self.prompt : self.prompt + self.tokens]
+        guess = text if item.prompt.written is None else item.prompt.written
+        rows = [opening[None]]
+        if self.tokens > 1:
+            rows.append(answering.extend(cache, guess[:-1], self.prompt))
+        found = torch.cat(rows).argmax(-1)
+        right = int((found == guess).int().cumprod(0).sum())
+        tokens = found[: right + 1].tolist()[: self.tokens]
+        # Cached are the right ones of the guess; the token that is new is run next.
+        caches.truncate_to(cache, held + min(right, self.tokens - 1))
+        while len(tokens) < self.tokens:
+            last = torch.tensor(tokens[-1:])
+            logits = answering.extend(cache, last, self.prompt + len(tokens) - 1)[-1]
+            tokens.append(int(logits.argmax()))
         if item.prompt.written is None:
-            item.prompt.written = guess
-        return GreedyScore(guess.tolist())
+            item.prompt.written = torch.tensor(tokens)
+        return GreedyScore(tokens)
