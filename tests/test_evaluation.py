@@ -12,9 +12,10 @@ from kvmap.corpora.embedded import Embedded
 from kvmap.errors import KVMapError
 from kvmap.evaluation.arms import Arm
 from kvmap.evaluation.candidates import Export, exports_below
-from kvmap.evaluation.evaluate import Evaluation, Lineup, passages_with
+from kvmap.evaluation.evaluate import Evaluation
 from kvmap.evaluation.evidence import Evidence, read_evidence, require_evidence
 from kvmap.evaluation.gates import gates
+from kvmap.evaluation.lineup import Lineup, passages_with
 from kvmap.evaluation.measure import blocks
 from kvmap.evaluation.models import Models
 from kvmap.evaluation.passages import Passage
