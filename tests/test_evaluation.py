@@ -9,6 +9,7 @@ import pytest
 from evaluating import SMALL, corpus, export, random_ridge, settings
 
 from kvmap.corpora.embedded import Embedded
+from kvmap.corpora.file import File
 from kvmap.errors import KVMapError
 from kvmap.evaluation.arms import Arm
 from kvmap.evaluation.candidates import Export, exports_below
@@ -18,7 +19,7 @@ from kvmap.evaluation.gates import gates
 from kvmap.evaluation.lineup import Lineup, passages_with
 from kvmap.evaluation.measure import blocks
 from kvmap.evaluation.models import Models
-from kvmap.evaluation.passages import Passage
+from kvmap.evaluation.passages import Passage, fingerprint, passages, with_choices
 from kvmap.evaluation.result import EvaluationResult
 from kvmap.evaluation.settings import Search, Settings, Sizes
 from kvmap.evaluation.statistics import Estimate
@@ -123,7 +124,7 @@ def test_a_lossless_mapper_is_the_target_in_every_task(result: EvaluationResult)
 
 
 def test_the_better_export_is_chosen_on_development_and_reported_on_test(
-    result: EvaluationResult,
+    same: ModelPair, result: EvaluationResult
 ) -> None:
     point = result.operating_point
     assert (point.chosen_on, point.reported_on) == ("development", "test")
@@ -134,6 +135,21 @@ def test_the_better_export_is_chosen_on_development_and_reported_on_test(
     assert (chosen.repair, chosen.sinks) == (point.repair, point.sinks) == (4, 0)
     assert chosen.mapper == result.mapper
     assert result.data.development != result.data.test
+    texts = {
+        split: passages(
+            Embedded(READABLE.length),
+            same.target.tokenizer,
+            split,
+            READABLE.length,
+            count,
+            asked,
+            100,
+        )
+        for split, count, asked in (("development", 4, 0), ("test", 12, 20))
+    }
+    assert result.data.development == fingerprint(texts["development"])
+    shown = with_choices(texts["test"], READABLE.prompt, READABLE.choice_tokens, seed=0)
+    assert result.data.test == fingerprint(shown)
 
 
 def test_it_reads_back_as_it_was(result: EvaluationResult, root: Path) -> None:
@@ -211,6 +227,33 @@ def test_another_mapper_reads_no_units_of_the_first(pair: ModelPair, tmp_path: P
     assert nll[0] != nll[1]
 
 
+def test_other_text_reads_no_units_of_the_first(pair: ModelPair, tmp_path: Path) -> None:
+    small = settings(sizes=replace(SMALL, replacement=0, conversations=0, greedy=0))
+    folder = export(pair, tmp_path / "run/export")
+    first = evaluation(pair, tmp_path, [folder], settings=small)
+    again = evaluation(pair, tmp_path, [folder], settings=small)
+    backwards = tmp_path / "backwards.txt"
+    backwards.write_text(first.corpus.path.read_text()[::-1])
+    again.corpus = File(str(backwards))
+    one, other = (each.run().find("target").continuation.nll.value for each in (first, again))
+    assert one != other
+
+
+def test_context_is_held_against_the_window_of_the_arms_own_repair(
+    result: EvaluationResult,
+) -> None:
+    arms = {each.name: each.continuation for each in result.arms}
+    target = arms["target"].nll.value
+    for name in result.curve:
+        repair = next(each.arm.repair for each in result.arms if each.name == name)
+        window = arms[f"window {max(repair, 1)}"].nll.value
+        wanted = (window - arms[name].nll.value) / (window - target)
+        assert arms[name].context_used.value == pytest.approx(wanted)
+    source, served = result.find("source").continuation, result.find("window").continuation
+    wanted = (served.nll.value - source.nll.value) / (served.nll.value - target)
+    assert source.context_used.value == pytest.approx(wanted)
+
+
 def test_the_table_prints_source_and_target_beside_every_mapped_figure(
     result: EvaluationResult,
 ) -> None:
@@ -222,10 +265,11 @@ def test_the_table_prints_source_and_target_beside_every_mapped_figure(
 
 
 def test_gates_hold_the_lower_end_of_the_interval(result: EvaluationResult) -> None:
-    used = result.find("mapped").continuation.context_used
-    below, above = used.low - 0.01, used.high + 0.01
-    assert [gate.passed for gate in gates(result, {"context_used": below})] == [True]
-    assert [gate.passed for gate in gates(result, {"context_used": above})] == [False]
+    found = result.find("mapped").lookups.accuracy
+    assert found.low < found.value
+    below, between = found.low - 0.01, (found.low + found.value) / 2
+    assert [gate.passed for gate in gates(result, {"lookups": below})] == [True]
+    assert [gate.passed for gate in gates(result, {"lookups": between})] == [False]
     (undefined,) = gates(result, {"gap_closed": 0.1})
     assert not undefined.passed
     assert "not defined" in str(undefined)

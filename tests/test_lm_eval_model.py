@@ -10,7 +10,7 @@ from evaluating import Noise, named
 
 from kvmap.errors import KVMapError
 from kvmap.evaluation.answering import Answering
-from kvmap.evaluation.arms import Arm
+from kvmap.evaluation.arms import Arm, Role
 from kvmap.evaluation.models import Models
 from kvmap.evaluation.prompts import Prompt
 from kvmap.pair import ModelPair, ModelSpec
@@ -174,19 +174,23 @@ def test_a_context_is_read_and_mapped_once_for_all_its_continuations(
 
 @pytest.mark.parametrize("role", ["mapped", "mismatched", "window"])
 def test_mapped_arms_say_how_much_of_their_contexts_was_repaired(
-    models: Models, tasks: Path, role: str
+    models: Models, role: Role
 ) -> None:
     from kvmap.evaluation.lm_eval_model import ArmLM
 
     mapper = "" if role == "window" else "Noise"
+    requests = [_Request((question, end)) for question in QUESTIONS for end in ENDS]
+    native = ArmLM(answering(models, Arm("target"))).loglikelihood(requests, disable_tqdm=True)
     shares = []
     for repair in (0, 3, 1000):
-        model = ArmLM(answering(models, Arm(role, repair, mapper=mapper)))  # type: ignore[arg-type]
-        found = samples(model, tasks, ["cups"])
+        model = ArmLM(answering(models, Arm(role, repair, mapper=mapper)))
+        found = model.loglikelihood(requests, disable_tqdm=True)
         shares.append(model.repaired_share)
-        if repair == 1000:
-            native = samples(ArmLM(answering(models, Arm("target"))), tasks, ["cups"])
-            assert found["results"]["cups"]["acc,none"] == native["results"]["cups"]["acc,none"]
+        same = [
+            one[0] == pytest.approx(other[0], abs=1e-3)
+            for one, other in zip(found, native, strict=True)
+        ]
+        assert all(same) if repair == 1000 else not any(same)
     assert 0 < shares[0] < shares[1] < shares[2] == 1
 
 

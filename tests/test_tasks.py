@@ -135,6 +135,13 @@ def test_no_wrong_continuation_is_the_right_one_or_another_wrong_one() -> None:
         assert len({tuple(each.tolist()) for each in (*wrong, right)}) == 4
 
 
+def test_texts_that_are_all_alike_are_one_sentence() -> None:
+    with pytest.raises(KVMapError, match="so much alike that passage 2"):
+        distractors(torch.zeros(9, 40, dtype=torch.long), 2, prompt=20, tokens=5)
+    with pytest.raises(KVMapError, match="more than 3 passages"):
+        distractors(torch.zeros(3, 40, dtype=torch.long), 2, prompt=20, tokens=5)
+
+
 def test_the_right_choice_stands_at_every_place_about_as_often() -> None:
     table = torch.randint(0, 9, (80, 40), generator=torch.Generator().manual_seed(2))
     found = with_choices([Passage(ids) for ids in table], 20, 5, seed=0)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from kvmap.errors import KVMapError
+
 SUFFIX = 12
 """Most tokens before a continuation that are compared."""
 
@@ -28,11 +30,11 @@ def distractors(
         ``count`` continuations ``[tokens]``, from different passages, none equal to the right one.
 
     Raises:
-        ValueError: There are too few other passages.
+        KVMapError: There are too few other passages, or they are too much alike.
     """
     passages, length = table.shape
     if passages <= count:
-        raise ValueError(f"{count} wrong continuations need more than {passages} passages")
+        raise KVMapError(f"{count} wrong continuations need more than {passages} passages")
     others = table.roll(-index - 1, dims=0)[:-1]
     places = torch.arange(SUFFIX, length - tokens + 1)
     fits = torch.zeros(len(others), len(places), dtype=torch.long)
@@ -50,4 +52,7 @@ def distractors(
             wrong.append(candidate)
         if len(wrong) == count:
             return wrong
-    raise ValueError(f"passage {index} has no {count} different wrong continuations")
+    raise KVMapError(
+        f"{passages} passages of {length} tokens are so much alike that passage {index} has no "
+        f"{count} different wrong continuations; use more passages, or text that repeats less"
+    )
