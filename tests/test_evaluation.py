@@ -249,6 +249,9 @@ def test_context_is_held_against_the_window_of_the_arms_own_repair(
         window = arms[f"window {max(repair, 1)}"].nll.value
         wanted = (window - arms[name].nll.value) / (window - target)
         assert arms[name].context_used.value == pytest.approx(wanted)
+    windows = [each.continuation for each in result.arms if each.arm.role == "window"]
+    assert len(windows) == 3
+    assert all(each.context_used.value == 0 for each in windows)
     source, served = result.find("source").continuation, result.find("window").continuation
     wanted = (served.nll.value - source.nll.value) / (served.nll.value - target)
     assert source.context_used.value == pytest.approx(wanted)

@@ -1,18 +1,24 @@
 """The harness through an arm: the target's numbers are a plain model's, contexts are read once."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from evaluating import Noise, named
+from evaluating import SMALL, Noise, corpus, export, named, settings
 
 from kvmap.errors import KVMapError
 from kvmap.evaluation.answering import Answering
 from kvmap.evaluation.arms import Arm, Role
+from kvmap.evaluation.candidates import Export
+from kvmap.evaluation.evaluate import Evaluation
+from kvmap.evaluation.harness import Harness, run_harness
 from kvmap.evaluation.models import Models
 from kvmap.evaluation.prompts import Prompt
+from kvmap.evaluation.result import EvaluationResult
+from kvmap.evaluation.table import table
 from kvmap.pair import ModelPair, ModelSpec
 
 pytest.importorskip("lm_eval")
@@ -195,8 +201,6 @@ def test_mapped_arms_say_how_much_of_their_contexts_was_repaired(
 
 
 def test_harness_scores_are_ours(models: Models, tasks: Path) -> None:
-    from kvmap.evaluation.harness import Harness, run_harness
-
     harness = Harness(["cups"], include_path=str(tasks), defaults=False, limit=3)
     arms = [answering(models, Arm("target")), answering(models, Arm("mapped", 2, mapper="Noise"))]
     scores = run_harness(harness, arms)
@@ -206,6 +210,26 @@ def test_harness_scores_are_ours(models: Models, tasks: Path) -> None:
     assert all(each.samples == 3 and 0 <= each.value <= 1 for each in scores)
     with pytest.raises(KVMapError, match="knows no 'nope'"):
         run_harness(Harness(["nope"], include_path=str(tasks), defaults=False), arms)
+
+
+def test_an_evaluation_runs_the_harness_on_its_arms(
+    random_pair: ModelPair, tasks: Path, tmp_path: Path
+) -> None:
+    small = replace(SMALL, replacement=0, conversations=0, greedy=0, development=0)
+    result = Evaluation(
+        pair=random_pair,
+        corpus=corpus(tmp_path),
+        exports=[Export.find(export(random_pair, tmp_path / "run/export"))],
+        settings=settings(sizes=small),
+        out_dir=tmp_path / "evaluation",
+        harness=Harness(["cups"], ["target", "mapped"], str(tasks), defaults=False),
+        shown=False,
+    ).run()
+    assert [(each.arm, each.metric) for each in result.harness] == [
+        (arm, metric) for arm in ("target", "mapped + repair 6") for metric in ("acc", "acc_norm")
+    ]
+    assert EvaluationResult.read(tmp_path / "evaluation") == result
+    assert "cups acc, mapped + repair 6: " in table(result)
 
 
 def test_answers_of_another_mapper_are_never_reused(models: Models, tmp_path: Path) -> None:
