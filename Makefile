@@ -8,7 +8,9 @@ DEMO ?= outputs/demo
 .PHONY: demo test check format clean
 
 demo: .venv/installed
-	$(BIN)/python train.py --multirun mapper=depth_nearest,ridge,mlp out_dir=$(DEMO)
+	$(BIN)/python train.py --multirun mapper=depth_nearest,ridge,mlp,bottleneck out_dir=$(DEMO)
+	$(BIN)/python serve.py runs=$(DEMO) max_new_tokens=48 \
+		prompt="Rosa lives in Delhi. Nina eats rice. What does Nina eat? Mostly rice Nina eats. Where does Rosa live? In"
 
 test: .venv/installed
 	$(BIN)/python -m pytest

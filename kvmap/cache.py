@@ -87,19 +87,22 @@ def forward(
     input_ids: Tensor,
     cache: Cache,
     positions: Tensor,
-    logits_to_keep: int = 0,
+    logits_to_keep: int | Tensor = 0,
+    visible: Tensor | None = None,
 ) -> Tensor:
     """Run tokens after the cache's, which grows by them.
 
-    Every token sees the whole cache and the new tokens before it. Positions decide rotation only,
-    so they need not follow on from the cache.
+    Every token sees the whole cache and the new tokens before it, unless ``visible`` says
+    otherwise. Positions decide rotation only, so they need not follow on from the cache.
 
     Args:
         model: where to run.
         input_ids: ``[B, T]``, only the new tokens.
         cache: what came before; :func:`empty` for nothing.
         positions: ``[T]`` positions of the new tokens.
-        logits_to_keep: logits of only the last so many tokens; 0 for all.
+        logits_to_keep: logits of only the last so many tokens, 0 for all; or of which tokens.
+        visible: ``[T, cache + T]``, which tokens of cache and input each new token sees; needs
+            attention that takes a boolean mask, as PyTorch's fused one does.
 
     Returns:
         Logits ``[B, kept, vocabulary]``.
@@ -111,11 +114,17 @@ def forward(
     if positions.shape != (tokens,):
         raise ValueError(f"{tokens} tokens at positions of shape {tuple(positions.shape)}")
     total = length(cache) + tokens
+    if visible is None:
+        mask = torch.ones(batch, total, dtype=torch.long, device=input_ids.device)
+    elif visible.shape == (tokens, total):
+        mask = visible[None, None]
+    else:
+        raise ValueError(f"a mask {tuple(visible.shape)} for {tokens} tokens of {total}")
     output = model(
         input_ids=input_ids,
         cache=cache,
         position_ids=positions[None].expand(batch, -1),
-        attention_mask=torch.ones(batch, total, dtype=torch.long, device=input_ids.device),
+        attention_mask=mask,
         use_cache=True,
         logits_to_keep=logits_to_keep,
     )

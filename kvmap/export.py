@@ -22,7 +22,8 @@ from kvmap.provenance import Provenance
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-FILES = [CONFIG, WEIGHTS, CARD]
+EVIDENCE = "evidence.json"
+FILES = [CONFIG, WEIGHTS, CARD, EVIDENCE]
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,8 @@ def test_push_uploads_the_export_alone(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(export, "HfApi", Hub)
     assert push_export(folder, "me/mine") == "https://hub/me/mine"
     assert (seen["repo"], seen["private"]) == ("me/mine", True)
-    assert set(seen["allow_patterns"]) == {"README.md", "config.json", "model.safetensors"}
+    own = {"README.md", "config.json", "model.safetensors", "evidence.json"}
+    assert set(seen["allow_patterns"]) == own
 
 
 def test_push_of_no_export_is_refused(tmp_path: Path) -> None:

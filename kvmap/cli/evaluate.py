@@ -1,0 +1,71 @@
+"""``kvmap-evaluate``: what a mapper is worth, against its controls, with intervals."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from kvmap.cli.command import command
+
+
+@command("evaluate")
+def main(config: DictConfig) -> None:
+    """Choose an operating point, measure all arms, write the result and the evidence."""
+    from hydra.utils import instantiate
+
+    from kvmap.errors import KVMapError
+    from kvmap.evaluation.candidates import Export, exports_below
+    from kvmap.evaluation.evaluate import Evaluation
+    from kvmap.evaluation.gates import gates, require_known
+    from kvmap.evaluation.settings import Settings
+    from kvmap.evaluation.table import table
+    from kvmap.quiet import quiet
+
+    quiet()
+    if (config.runs is None) == (config.export is None):
+        raise KVMapError("name what to evaluate: runs=<folder of a sweep> or export=<export>")
+    require_known(config.gates)
+    if config.export is not None:
+        exports = [Export.find(config.export)]
+    else:
+        exports = exports_below(Path(config.runs))
+    sizes = instantiate(config.sizes)
+    settings = Settings(
+        sizes=sizes.quick() if config.quick else sizes,
+        search=instantiate(config.search, _convert_="all"),
+        curve=list(config.curve),
+        seed=config.seed,
+        resamples=config.resamples,
+    )
+    pair = instantiate(config.pair)
+    config.data.length = settings.sizes.length
+    evaluation = Evaluation(
+        pair=pair,
+        corpus=instantiate(config.data, pair=pair).corpus,
+        exports=exports,
+        settings=settings,
+        out_dir=_folder(config),
+        reverse=Export.find(config.reverse_export) if config.reverse_export else None,
+        harness=instantiate(config.harness, _convert_="all"),
+    )
+    result = evaluation.run()
+    print(table(result))
+    print(f"\nsaved in {evaluation.out_dir}; evidence in {result.mapper.export}")
+    held = gates(result, config.gates)
+    for gate in held:
+        print(gate)
+    if not all(gate.passed for gate in held):
+        raise SystemExit(2)
+
+
+def _folder(config: DictConfig) -> Path:
+    """Where the result goes: by default beside what is evaluated."""
+    if config.out_dir is not None:
+        return Path(config.out_dir)
+    named = Path(config.runs if config.export is None else config.export)
+    if not named.exists():  # a hub id
+        return Path("outputs") / f"evaluation-{named.name}"
+    return (named.parent if named.name == "export" else named) / "evaluation"
+
+
+if __name__ == "__main__":
+    main()

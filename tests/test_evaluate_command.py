@@ -1,0 +1,131 @@
+"""``kvmap-evaluate`` as a user meets it."""
+
+from pathlib import Path
+
+import pytest
+from commands import Outcome, Workshop, call, one_sentence, read
+
+from kvmap.cli.evaluate import main
+from kvmap.evaluation.evidence import read_evidence
+from kvmap.evaluation.result import EvaluationResult
+
+TINY = [
+    "sizes.prompt=24",
+    "sizes.continuation=8",
+    "sizes.passages=6",
+    "sizes.choice_tokens=6",
+    "sizes.lookups=0",
+    "sizes.other_lookups=0",
+    "sizes.lookup_distance=60",
+    "sizes.greedy=2",
+    "sizes.greedy_tokens=4",
+    "sizes.development=4",
+    "sizes.replacement=0",
+    "sizes.conversations=2",
+    "sizes.turns=3",
+    "sizes.turn_tokens=8",
+    "search.repairs=[4]",
+    "curve=[0,4]",
+    "resamples=200",
+]
+
+
+@pytest.fixture(scope="module")
+def shop(
+    source_folder: Path, target_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("shop"), source_folder, target_folder)
+
+
+@pytest.fixture(scope="module")
+def runs(shop: Workshop) -> Path:
+    """A sweep of two mappers, and a mapper in the other direction."""
+    folder = shop.root / "runs"
+    for family in ("depth_nearest", "ridge"):
+        assert shop.train(folder / family, f"mapper={family}").status == 0
+    back = shop.train(shop.root / "back", "mapper=ridge", "pair.direction=target_to_source")
+    assert back.status == 0, back.err
+    return folder
+
+
+def evaluate(shop: Workshop, *overrides: str) -> Outcome:
+    data = ["data=file", f"data.path={shop.corpus}"]
+    return call(main, *shop.pair, *data, *TINY, *overrides)
+
+
+def test_one_export_leaves_its_result_beside_it_and_its_evidence_in_it(
+    shop: Workshop, runs: Path
+) -> None:
+    done = evaluate(shop, f"export={runs / 'ridge'}")
+    assert done.status == 0, done.err
+    result = EvaluationResult.read(runs / "ridge/evaluation")
+    assert result.operating_point.chosen_on == "nothing"
+    evidence = read_evidence(runs / "ridge/export")
+    assert evidence is not None
+    assert evidence.weights_sha256 == read(runs / "ridge/export/config.json")["weights_sha256"]
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["target", "source", "mapped"]
+    assert "evidence in" in done.out
+
+
+def test_a_sweep_is_chosen_from_and_a_reverse_mapper_plays_both_ways(
+    shop: Workshop, runs: Path
+) -> None:
+    done = evaluate(shop, f"runs={runs}", f"reverse_export={shop.root / 'back'}")
+    assert done.status == 0, done.err
+    result = EvaluationResult.read(runs / "evaluation")
+    point = result.operating_point
+    assert {each.mapper.family for each in point.candidates} == {"depth_nearest", "ridge"}
+    assert "chosen on development, all above on test" in done.out
+    assert [handoff.mode for handoff in result.handoffs] == ["new tokens", "everything"]
+    assert all(turn.received for handoff in result.handoffs for turn in handoff.turns)
+
+
+def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
+    export = f"export={runs / 'ridge'}"
+    assert evaluate(shop, export, "+gates.same_top=0").status == 0
+    failed = evaluate(shop, export, "+gates.same_top=0", "+gates.below_source=99")
+    assert failed.status == 2
+    assert failed.last_line.startswith("gate FAILED: below_source")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ([], "name what to evaluate"),
+        (["export=x", "runs=y"], "name what to evaluate"),
+        (["export=nowhere/at/all"], "nowhere/at/all is neither"),
+        (["runs=nowhere"], "no export in nowhere"),
+        (["export={ridge}", "+gates.luck=1"], "gates.luck is unknown"),
+        (["export={ridge}", "sizes.prompt=1"], "sizes.prompt=1 must be a whole number"),
+        (["export={ridge}", "sizes.passages=5000"], "texts of 32 tokens, 5000 are wanted"),
+        (["export={ridge}", "search.repairs=[]"], "search.repairs is empty"),
+        (["export={ridge}", "curve=[-1]"], "curve=-1 must be"),
+        (["export={ridge}", "reverse_export={ridge}"], "was fitted on a source"),
+        (["export={ridge}", "pair=tiny"], "fitted on another source"),
+        (["export={ridge}", "seed=x"], "seed=x must be"),
+        (["export={ridge}", "sizes.turns=many"], "sizes.turns=many must be"),
+        (["export={ridge}", "+gates.lookups=high"], "gates.lookups=high"),
+    ],
+)
+def test_what_it_cannot_do_is_one_sentence(
+    shop: Workshop, runs: Path, asked: list[str], says: str
+) -> None:
+    overrides = [each.format(ridge=runs / "ridge") for each in asked]
+    if "pair=tiny" in overrides:
+        done = call(main, *overrides, "quick=true")
+    else:
+        done = evaluate(shop, *overrides)
+    assert says in one_sentence(done)
+
+
+def test_quick_measures_less_of_the_same(shop: Workshop) -> None:
+    from hydra import compose, initialize_config_module
+    from hydra.utils import instantiate
+
+    with initialize_config_module("kvmap.conf", version_base="1.3"):
+        sizes = instantiate(compose("evaluate").sizes)
+    quick = sizes.quick()
+    assert quick.prompt == sizes.prompt
+    assert quick.passages < sizes.passages
+    assert quick.quick() == quick
