@@ -10,7 +10,7 @@ DEMO ?= outputs/demo
 demo: .venv/installed
 	$(BIN)/python train.py --multirun mapper=depth_nearest,ridge,mlp,bottleneck out_dir=$(DEMO)
 	$(BIN)/python serve.py runs=$(DEMO) max_new_tokens=48 \
-		prompt="Rosa lives in Delhi. Nina eats rice. What does Nina eat? Mostly rice Nina eats. Where does Rosa live? In"
+		prompt="These pages are about homes and meals. Where does Rosa live? In Delhi Rosa lives. Laura lives in Cairo. Nina lives in Tokyo. What does Rosa eat? Mostly beans Rosa eats. Laura eats soup. Nina eats rice. What does Nina eat? Mostly rice Nina eats. It rained all day. Where does Rosa live? In"
 
 test: .venv/installed
 	$(BIN)/python -m pytest

@@ -32,7 +32,7 @@ class Bottleneck(Mapper):
     Args:
         source: The source's KV shape, or its three numbers.
         target: The target's KV shape, or its three numbers; widths may differ.
-        code: Numbers in a token's code.
+        code: Numbers in a token's code; no more than the source's features are used.
         hidden: ReLU units beside the linear code; 0 for none.
         lr: Adam's first step size; it falls to zero along a cosine.
         epochs: Passes over the fit rows; 0 keeps the closed form.
@@ -72,10 +72,7 @@ class Bottleneck(Mapper):
         self.ridge_lambda = ridge_lambda
         features = 2 * self.source_shape.layers * self.source_shape.width
         layers, width = self.target_shape.layers, self.target_shape.width
-        if code > features:
-            raise KVMapError(
-                f"mapper.code={code} is more than the source's {features} features; give fewer"
-            )
+        code = min(code, features)
         self.linear = nn.Parameter(torch.full((features, code), torch.nan))
         self.bent_in = nn.Parameter(torch.randn(features, hidden) * math.sqrt(2 / features))
         self.bent_bias = nn.Parameter(torch.zeros(hidden))
