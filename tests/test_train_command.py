@@ -92,7 +92,7 @@ REFUSED = {
     "k is a word": (["mapper.k=some"], "k=some but"),
     "negative lambda": (["mapper.ridge_lambda=-1"], "ridge_lambda=-1 is no lambda"),
     "unknown inputs": (["mapper.inputs=all"], "inputs=all is unknown; use own or both"),
-    "unknown family": (["mapper=magic"], "choose from depth_nearest, mlp, ridge"),
+    "unknown family": (["mapper=magic"], "choose from bottleneck, depth_nearest, mlp, ridge"),
     "unknown key": (["mapper.layers=2"], "mapper.layers"),
     "unknown added key": (["+mapper.layers=2"], "unexpected keyword argument 'layers'"),
     "unknown top-level key": (["layers=2"], "layers"),

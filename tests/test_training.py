@@ -4,6 +4,7 @@ import csv
 import gc
 import math
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,18 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def run(family: str, shop: Workshop) -> tuple[Outcome, Path]:
+def elsewhere() -> weakref.WeakSet[Mapper]:
+    """Mappers that other tests keep."""
+    return weakref.WeakSet(mappers_alive())
+
+
+def mappers_alive() -> list[Mapper]:
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, Mapper)]
+
+
+@pytest.fixture(scope="module")
+def run(family: str, shop: Workshop, elsewhere: weakref.WeakSet[Mapper]) -> tuple[Outcome, Path]:
     """One run of each family with its default config, made small."""
     folder = shop.root / "runs" / family
     return shop.train(folder, f"mapper={family}", *QUICK.get(family, [])), folder
@@ -126,10 +138,10 @@ def test_the_export_maps_as_the_checkpoint_does(
             assert torch.equal(found, expected)
 
 
-def test_a_run_leaves_no_mapper_in_memory(run: tuple[Outcome, Path]) -> None:
-    gc.collect()
-    alive = [each for each in gc.get_objects() if isinstance(each, Mapper)]
-    assert alive == []
+def test_a_run_leaves_no_mapper_in_memory(
+    run: tuple[Outcome, Path], elsewhere: weakref.WeakSet[Mapper]
+) -> None:
+    assert [each for each in mappers_alive() if each not in elsewhere] == []
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, epoch: int, error: type[BaseException]) -> None:
