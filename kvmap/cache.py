@@ -1,4 +1,4 @@
-"""KV to and from transformers' cache. No other file knows that API.
+"""KV to and from transformers' cache. Only :mod:`kvmap.buffer` knows that API beside this file.
 
 Everywhere here keys are rotated, as a model caches them. A cache holds the full length of every
 layer; sliding-window and linear-attention models are refused before they come here

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import Workshop
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -80,3 +81,11 @@ def random_pair(source_folder: Path, target_folder: Path) -> ModelPair:
         source=ModelSpec(str(source_folder), dtype="float32"),
         target=ModelSpec(str(target_folder), dtype="float32"),
     )
+
+
+@pytest.fixture(scope="module")
+def shop(
+    source_folder: Path, target_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Workshop:
+    """A corpus and a collection for the commands, one for each file of tests."""
+    return Workshop(tmp_path_factory.mktemp("shop"), source_folder, target_folder)

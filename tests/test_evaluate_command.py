@@ -31,13 +31,6 @@ TINY = [
 
 
 @pytest.fixture(scope="module")
-def shop(
-    source_folder: Path, target_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("shop"), source_folder, target_folder)
-
-
-@pytest.fixture(scope="module")
 def runs(shop: Workshop) -> Path:
     """A sweep of two mappers, and a mapper in the other direction."""
     folder = shop.root / "runs"

@@ -15,13 +15,6 @@ from kvmap.cli.serve import main
 
 
 @pytest.fixture(scope="module")
-def shop(
-    source_folder: Path, target_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("shop"), source_folder, target_folder)
-
-
-@pytest.fixture(scope="module")
 def runs(shop: Workshop) -> Path:
     folder = shop.root / "runs"
     for k in ("1", "all"):

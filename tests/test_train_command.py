@@ -20,13 +20,6 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def shop(
-    source_folder: Path, target_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("shop"), source_folder, target_folder)
-
-
-@pytest.fixture(scope="module")
 def finished(shop: Workshop) -> Path:
     folder = shop.root / "finished"
     assert shop.train(folder, "mapper=ridge").status == 0

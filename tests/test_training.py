@@ -31,13 +31,6 @@ DIAGNOSTICS = (
 MLP_RUN = ["mapper=mlp", "mapper.hidden=4", "mapper.epochs=4", "mapper.batch_size=32"]
 
 
-@pytest.fixture(scope="module")
-def shop(
-    source_folder: Path, target_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("shop"), source_folder, target_folder)
-
-
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -42,11 +42,10 @@ class Arm(ABC):
 
     Args:
         name: In tables.
-        target_quality: Whether the answer is the target's (natively or through a mapped cache).
     """
 
-    def __init__(self, name: str, target_quality: bool = True) -> None:
-        self.name, self.target_quality = name, target_quality
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     @abstractmethod
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Timing:
@@ -64,7 +63,7 @@ class EngineArm(Arm):
     """
 
     def __init__(self, name: str, engine: Engine, mode: Mode, warm: bool = False) -> None:
-        super().__init__(name, target_quality=mode != "source")
+        super().__init__(name)
         self._engine, self._mode, self._warm = engine, mode, warm
 
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Timing:
@@ -97,7 +96,6 @@ class GenerateArm(Arm):
         name: In tables.
         model: Who answers.
         assistant: Who drafts, with transformers' own schedule.
-        target_quality: Whether the model is the target.
     """
 
     def __init__(
@@ -105,9 +103,8 @@ class GenerateArm(Arm):
         name: str,
         model: PreTrainedModel,
         assistant: PreTrainedModel | None = None,
-        target_quality: bool = True,
     ) -> None:
-        super().__init__(name, target_quality)
+        super().__init__(name)
         self._model, self._assistant = model, assistant
         for each in (model, assistant):
             if each is not None and each.generation_config is not None:

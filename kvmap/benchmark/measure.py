@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvmap.benchmark.arms import Arm, Timing
+from kvmap.evaluation.statistics import Estimate, bootstrap, share
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,6 @@ class Sample:
     length: int
     prompt: int
     timing: Timing
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """How many times faster, with a 95% interval over prompts."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        """Value and interval."""
-        return f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
 def measure(
@@ -66,11 +54,10 @@ def measure(
     return samples
 
 
-def paired_ratio(
-    slower: Sequence[float], faster: Sequence[float], seed: int = 0, draws: int = 2000
-) -> Ratio:
+def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Estimate:
     """Geometric mean over prompts of slower / faster, with a bootstrap interval over prompts."""
     logs = np.log(np.asarray(slower) / np.asarray(faster))
-    chosen = np.random.default_rng(seed).integers(0, len(logs), (draws, len(logs)))
-    low, high = np.exp(np.quantile(logs[chosen].mean(1), [0.025, 0.975]))
-    return Ratio(float(np.exp(logs.mean())), float(low), float(high))
+    found = bootstrap(np.stack([logs, np.ones_like(logs)], 1), lambda sums: np.exp(share(sums)))
+    if found is None:
+        raise ValueError("a time that was measured is above 0")
+    return found

@@ -6,7 +6,8 @@ from statistics import median
 from typing import Any
 
 from kvmap.benchmark.arms import Timing
-from kvmap.benchmark.measure import Ratio, Sample, paired_ratio
+from kvmap.benchmark.measure import Sample, paired_ratio
+from kvmap.evaluation.statistics import Estimate
 
 HEADER = (
     "arm",
@@ -40,9 +41,9 @@ class Row:
     ttft_ms: float
     tpot_ms: float
     total_ms: float
-    ttft: Ratio
-    tpot: Ratio
-    total: Ratio
+    ttft: Estimate
+    tpot: Estimate
+    total: Estimate
     acceptance: float | None
 
     def cells(self, new_tokens: int) -> tuple[str, ...]:
@@ -53,11 +54,13 @@ class Row:
             f"{self.tpot_ms:.2f}",
             f"{self.total_ms:.0f}",
             f"{1000 * new_tokens / self.total_ms:.1f}",
-            str(self.ttft),
-            str(self.tpot),
-            str(self.total),
+            *map(_times, (self.ttft, self.tpot, self.total)),
             "" if self.acceptance is None else f"{self.acceptance:.2f}",
         )
+
+
+def _times(ratio: Estimate) -> str:
+    return f"{ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def rows(samples: Sequence[Sample], baseline: str) -> list[Row]:
@@ -66,7 +69,7 @@ def rows(samples: Sequence[Sample], baseline: str) -> list[Row]:
     for sample in samples:
         by_arm.setdefault(sample.arm, []).append(sample.timing)
 
-    def ratio(arm: str, read: Callable[[Timing], float]) -> Ratio:
+    def ratio(arm: str, read: Callable[[Timing], float]) -> Estimate:
         return paired_ratio([read(t) for t in by_arm[baseline]], [read(t) for t in by_arm[arm]])
 
     return [

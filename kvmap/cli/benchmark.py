@@ -8,6 +8,7 @@ from kvmap.cli.command import command
 @command("benchmark")
 def main(config: DictConfig) -> None:
     """Choose an export, time all arms at every length, print tables and stage times."""
+    import sys
     from dataclasses import asdict
     from pathlib import Path
 
@@ -48,7 +49,7 @@ def main(config: DictConfig) -> None:
     samples = []
     for length in config.lengths:
         prompts = prompts_of(engine.tokenizer, "test", length, config.prompts)
-        here = measure(arms, prompts, config.new_tokens, lambda _: None)
+        here = measure(arms, prompts, config.new_tokens, lambda line: print(line, file=sys.stderr))
         samples += here
         lines = [row.cells(config.new_tokens) for row in rows(here, "target")]
         print(f"\n{length} prompt tokens, {config.new_tokens} new, {len(prompts)} prompts\n")

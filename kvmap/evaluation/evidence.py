@@ -8,9 +8,9 @@ from kvmap.errors import KVMapError
 from kvmap.evaluation.arms import Arm
 from kvmap.evaluation.result import DataFacts, EvaluationResult
 from kvmap.evaluation.statistics import Estimate
-from kvmap.evaluation.structure import structure
+from kvmap.evaluation.structure import read_structured
 from kvmap.export import EVIDENCE, ExportConfig
-from kvmap.jsonfile import read_json, write_json
+from kvmap.jsonfile import write_json
 from kvmap.provenance import Provenance
 
 FORMAT = 1
@@ -129,16 +129,7 @@ def read_evidence(folder: Path) -> Evidence | None:
     path = folder / EVIDENCE
     if not path.is_file():
         return None
-    values = read_json(path, "an export's evidence")
-    found = values.get("format") if isinstance(values, dict) else None
-    if found != FORMAT:
-        raise KVMapError(
-            f"{path} has format {found}, this kvmap reads {FORMAT}; evaluate the export again"
-        )
-    try:
-        return structure(Evidence, values)
-    except (TypeError, AttributeError) as error:
-        raise KVMapError(f"{path} is damaged ({error}); evaluate the export again") from error
+    return read_structured(Evidence, path, "an export's evidence", FORMAT)
 
 
 def require_evidence(folder: Path) -> Evidence:

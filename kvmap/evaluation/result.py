@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from kvmap.corpora.base import CorpusIdentity
-from kvmap.errors import KVMapError
 from kvmap.evaluation.arms import Arm, Role
 from kvmap.evaluation.settings import Settings
 from kvmap.evaluation.statistics import Curve, Estimate, McNemar
-from kvmap.evaluation.structure import structure
+from kvmap.evaluation.structure import read_structured
 from kvmap.identity import Identity
-from kvmap.jsonfile import read_json, write_json
+from kvmap.jsonfile import write_json
 from kvmap.provenance import Provenance
 
 FILE = "evaluation.json"
@@ -399,13 +398,4 @@ class EvaluationResult:
             KVMapError: It is missing, damaged or of another version.
         """
         path = path / FILE if path.is_dir() else path
-        values = read_json(path, "an evaluation")
-        found = values.get("format") if isinstance(values, dict) else None
-        if found != FORMAT:
-            raise KVMapError(
-                f"{path} has format {found}, this kvmap reads {FORMAT}; evaluate again"
-            )
-        try:
-            return structure(cls, values)
-        except (TypeError, AttributeError) as error:
-            raise KVMapError(f"{path} is damaged ({error}); evaluate again") from error
+        return read_structured(cls, path, "an evaluation", FORMAT)

@@ -3,7 +3,11 @@
 import types
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from kvmap.errors import KVMapError
+from kvmap.jsonfile import read_json
 
 T = TypeVar("T")
 
@@ -20,6 +24,28 @@ def structure(kind: type[T], value: Any) -> T:
         TypeError: The value is not of that form.
     """
     return cast(T, _structure(kind, value))
+
+
+def read_structured(kind: type[T], path: Path, what: str, version: int) -> T:
+    """A dataclass that was written to a JSON file under a ``format``.
+
+    Args:
+        kind: The dataclass.
+        path: The file.
+        what: What it is, for messages.
+        version: The format that is read.
+
+    Raises:
+        KVMapError: It is missing, damaged or of another version.
+    """
+    values = read_json(path, what)
+    found = values.get("format") if isinstance(values, dict) else None
+    if found != version:
+        raise KVMapError(f"{path} has format {found}, this kvmap reads {version}; evaluate again")
+    try:
+        return structure(kind, values)
+    except (TypeError, AttributeError) as error:
+        raise KVMapError(f"{path} is damaged ({error}); evaluate again") from error
 
 
 def _structure(kind: Any, value: Any) -> Any:

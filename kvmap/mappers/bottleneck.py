@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvmap.errors import KVMapError
 from kvmap.features import rows
 from kvmap.kv import KV, KVPair
+from kvmap.mappers.arguments import require_step_size, require_whole
 from kvmap.mappers.base import Mapper
 from kvmap.mappers.reading import map_rows
 from kvmap.mappers.standard import source_units, target_units
@@ -35,7 +35,7 @@ class Bottleneck(Mapper):
         code: Numbers in a token's code; no more than the source's features are used.
         hidden: ReLU units beside the linear code; 0 for none.
         lr: Adam's first step size; it falls to zero along a cosine.
-        epochs: Passes over the fit rows; 0 keeps the closed form.
+        epochs: Passes over the fit rows.
         batch_size: Fit rows per step.
         ridge_lambda: λ of the ridge that is approximated, or ``auto``.
 
@@ -61,12 +61,9 @@ class Bottleneck(Mapper):
         ridge_lambda: float | Literal["auto"] = "auto",
     ) -> None:
         super().__init__(source, target)
-        whole = {"code": (code, 1), "hidden": (hidden, 0), "epochs": (epochs, 0)}
-        for name, (number, least) in (whole | {"batch_size": (batch_size, 1)}).items():
-            if not isinstance(number, int) or number < least:
-                raise KVMapError(f"mapper.{name}={number} must be a whole number from {least}")
-        if not isinstance(lr, float | int) or not 0 < lr < math.inf:
-            raise KVMapError(f"mapper.lr={lr} must be a number above 0, such as 1e-3")
+        require_whole(1, code=code, epochs=epochs, batch_size=batch_size)
+        require_whole(0, hidden=hidden)
+        require_step_size(lr)
         candidates(ridge_lambda)
         self.lr, self.epochs, self.batch_size = lr, epochs, batch_size
         self.ridge_lambda = ridge_lambda

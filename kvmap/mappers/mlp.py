@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvmap.errors import KVMapError
 from kvmap.features import rows
 from kvmap.kv import KV, KVPair
+from kvmap.mappers.arguments import require_step_size, require_whole
 from kvmap.mappers.base import Mapper
 from kvmap.mappers.reading import map_rows, read
 from kvmap.mappers.ridge import Ridge
@@ -72,13 +72,8 @@ class MLP(Mapper):
         ridge_lambda: float | Literal["auto"] = "auto",
     ) -> None:
         super().__init__(source, target)
-        for name, number in dict(
-            hidden=hidden, depth=depth, epochs=epochs, batch_size=batch_size
-        ).items():
-            if not isinstance(number, int) or number < 1:
-                raise KVMapError(f"mapper.{name}={number} must be a whole number from 1")
-        if not isinstance(lr, float | int) or not 0 < lr < math.inf:
-            raise KVMapError(f"mapper.lr={lr} must be a number above 0, such as 1e-3")
+        require_whole(1, hidden=hidden, depth=depth, epochs=epochs, batch_size=batch_size)
+        require_step_size(lr)
         candidates(ridge_lambda)
         self.lr, self.epochs, self.batch_size = lr, epochs, batch_size
         self.k, self.inputs, self.ridge_lambda = k, inputs, ridge_lambda

@@ -211,11 +211,12 @@ class Engine:
         schedule = self.settings.schedule
         left = options.max_new_tokens - stats.generated
         size = min(schedule.next(), left - 1) if draft is not None else 0
-        proposals, before = None, stats.stages.seconds
+        proposals = None
+        before = stats.stages.seconds if draft is not None else {}
         if draft is not None and size:
             with stats.stages.stage("draft", self.source.device):
                 proposals = draft.propose(committed, size)
-        with stats.stages.stage("verify", self.target.device):
+        with stats.stages.stage("verify", verifier.device):
             verdict = verifier.verify(committed[-1], proposals)
         if draft is not None:
             proposed = 0 if proposals is None else len(proposals)

@@ -38,6 +38,11 @@ class Verifier:
     def __init__(self, runner: Runner, buffer: Buffer, chooser: Chooser) -> None:
         self._runner, self._buffer, self._chooser = runner, buffer, chooser
 
+    @property
+    def device(self) -> torch.device:
+        """Where it judges."""
+        return self._runner.device
+
     def verify(self, last: int, proposals: Tensor | None) -> Verdict:
         """Read the last committed token and the proposals, and choose a token after each.
 
@@ -45,10 +50,9 @@ class Verifier:
             last: The committed token that the buffer does not hold yet.
             proposals: ``[n]``, or None for a round without a draft.
         """
-        device = self._runner.device
-        block = torch.tensor([last], device=device)
+        block = torch.tensor([last], device=self.device)
         if proposals is not None:
-            block = torch.cat([block, proposals.to(device)])
+            block = torch.cat([block, proposals.to(self.device)])
         first = self._buffer.length + 1
         logits = self._runner.logits(block, self._buffer, keep=len(block))
         own = self._chooser.choose(logits, first)

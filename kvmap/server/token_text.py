@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-UNFINISHED = "\ufffd"  # what a decoder gives for bytes that are not a character
+from kvmap.runtime.text import UNFINISHED
 
 
 class TokenText(NamedTuple):
