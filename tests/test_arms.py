@@ -14,7 +14,7 @@ from kvmap.evaluation.answering import Answering, Ask
 from kvmap.evaluation.arms import Arm
 from kvmap.evaluation.branches import Branch, run
 from kvmap.evaluation.models import Models, NamedMapper
-from kvmap.evaluation.prompts import Item, Prompt, prefix
+from kvmap.evaluation.prompts import Item, Prompt, prepared
 from kvmap.pair import ModelPair
 from kvmap.runtime.mapped import map_rotated
 
@@ -64,7 +64,7 @@ def test_effective_repair_is_between_one_and_the_prompt(
     assert arm.repaired_share(prompt) == tail / prompt
 
 
-def test_sinks_count_as_repaired_and_never_overlap_the_tail() -> None:
+def test_prefixes_count_as_repaired_and_never_overlap_the_tail() -> None:
     assert Arm("mapped", 3, 2).repaired_share(10) == 0.5
     assert Arm("mapped", 9, 4).repaired_share(10) == 1.0
     assert Arm("window", 3, 2).kept(10) == 2
@@ -74,31 +74,31 @@ def test_sinks_count_as_repaired_and_never_overlap_the_tail() -> None:
 
 def test_names_say_what_is_repaired_and_tell_arms_apart() -> None:
     arms = [
-        Arm(role, repair, sinks, exact=exact)
-        for role, repair, sinks, exact in itertools.product(
+        Arm(role, repair, prefix, exact=exact)
+        for role, repair, prefix, exact in itertools.product(
             ("mapped", "window", "mismatched", "exact"), (8, 32), (0, 4), ("", "keys")
         )
     ]
     assert len({arm.name for arm in arms}) == len(arms)
     assert Arm("mapped").name == "mapped"
-    assert Arm("mapped", 32, 4).name == "mapped + repair 32 + sinks 4"
+    assert Arm("mapped", 32, 4).name == "mapped + repair 32 + prefix 4"
     assert Arm("target", 32).name == "target"
 
 
-@pytest.mark.parametrize("what", ["repair", "sinks"])
+@pytest.mark.parametrize("what", ["repair", "prefix"])
 def test_a_negative_repair_is_refused(what: str) -> None:
     with pytest.raises(KVMapError, match=f"{what}=-1"):
         Arm("mapped", **{what: -1})
 
 
 @pytest.mark.parametrize("repair", [0, 5, 100])
-@pytest.mark.parametrize("sinks", [0, 3])
+@pytest.mark.parametrize("prefix", [0, 3])
 def test_exact_kv_through_the_mapped_path_is_the_target(
-    models: Models, repair: int, sinks: int
+    models: Models, repair: int, prefix: int
 ) -> None:
     given = item(models)
     wanted = plain(models, given.prompt.ids)[END - 1 : END + MORE - 1]
-    assert close(said(Answering(models, Arm("exact", repair, sinks)), given), wanted)
+    assert close(said(Answering(models, Arm("exact", repair, prefix)), given), wanted)
 
 
 @pytest.mark.parametrize("role", ["mapped", "mismatched", "window"])
@@ -145,27 +145,27 @@ def test_mismatched_differs_from_mapped(same: Models) -> None:
     assert not close(own, other)
 
 
-@pytest.mark.parametrize("sinks", [0, 3])
-def test_a_window_sees_its_tokens_at_their_own_positions(models: Models, sinks: int) -> None:
+@pytest.mark.parametrize("prefix", [0, 3])
+def test_a_window_sees_its_tokens_at_their_own_positions(models: Models, prefix: int) -> None:
     given = item(models)
-    at = torch.cat([torch.arange(sinks), torch.arange(END - 5, END + MORE - 1)])
+    at = torch.cat([torch.arange(prefix), torch.arange(END - 5, END + MORE - 1)])
     seen = given.prompt.ids[at]
-    wanted = caches.forward(models.target, seen[None], caches.empty(), at)[0, sinks + 4 :]
-    found = said(Answering(models, Arm("window", 5, sinks)), given)
+    wanted = caches.forward(models.target, seen[None], caches.empty(), at)[0, prefix + 4 :]
+    found = said(Answering(models, Arm("window", 5, prefix)), given)
     assert close(found, wanted[:, : models.vocabulary])
 
 
-def test_sinks_and_exact_parts_are_the_targets_own(models: Models, noise: NamedMapper) -> None:
+def test_prefixes_and_exact_parts_are_the_targets_own(models: Models, noise: NamedMapper) -> None:
     given = item(models)
     exact, shared = given.prompt.reading("target").kv, given.prompt.mapped(noise)
     mapped = type(shared)(*(part.clone() for part in shared))
-    found = prefix(Arm("mapped", 5, 3), given, noise)
+    found = prepared(Arm("mapped", 5, 3), given, noise)
     assert torch.equal(found.keys[..., :3, :], exact.keys[..., :3, :])
     assert torch.equal(found.values[..., 3:, :], mapped.values[..., 3:, :])
-    found = prefix(Arm("mapped", 5, exact="keys"), given, noise)
+    found = prepared(Arm("mapped", 5, exact="keys"), given, noise)
     assert torch.equal(found.keys, exact.keys)
     assert torch.equal(found.values, mapped.values)
-    found = prefix(Arm("mapped", 5, exact="layer 2"), given, noise)
+    found = prepared(Arm("mapped", 5, exact="layer 2"), given, noise)
     for layer in range(models.pair.target.shape.layers):
         right = exact if layer == 2 else mapped
         assert torch.equal(found.keys[layer], right.keys[layer])

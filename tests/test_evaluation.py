@@ -132,7 +132,7 @@ def test_the_better_export_is_chosen_on_development_and_reported_on_test(
     # Both exports at the first repair, then the better one at three others.
     assert len(point.candidates) == 2 + 3
     (chosen,) = (each for each in point.candidates if each.chosen)
-    assert (chosen.repair, chosen.sinks) == (point.repair, point.sinks) == (4, 0)
+    assert (chosen.repair, chosen.prefix) == (point.repair, point.prefix) == (4, 0)
     assert chosen.mapper == result.mapper
     assert result.data.development != result.data.test
     texts = {
@@ -332,7 +332,7 @@ def test_what_cannot_end_well_is_refused_before_it_starts(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"prompt": 1}, "sizes.prompt=1 must be a whole number of at least 2"),
+        ({"prompt": 1}, "sizes.prompt=1 must be a whole number from 2"),
         ({"passages": 2}, "sizes.passages=2 must be a whole"),
         ({"greedy_tokens": 70}, "sizes.greedy_tokens=70 must be at most sizes.continuation=64"),
         ({"replacement": 300}, "sizes.replacement=300 must be at most sizes.passages=200"),
@@ -388,10 +388,10 @@ def test_structure_tells_what_is_not_of_its_form() -> None:
 
 
 def test_evidence_is_found_for_every_operating_point(result: EvaluationResult) -> None:
-    for repair, sinks in ((0, 0), (4, 0), (6, 0)):
-        point = replace(result.operating_point, repair=repair, sinks=sinks)
+    for repair, prefix in ((0, 0), (4, 0), (6, 0)):
+        point = replace(result.operating_point, repair=repair, prefix=prefix)
         evidence = Evidence.of(replace(result, operating_point=point), Estimate(1, 1, 1, 2))
-        assert evidence.served.name == Arm("mapped", repair, sinks).name
+        assert evidence.served.name == Arm("mapped", repair, prefix).name
 
 
 def test_exact_closes_the_whole_gap_on_the_embedded_pair(tmp_path: Path) -> None:

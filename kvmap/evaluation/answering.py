@@ -11,7 +11,7 @@ from kvmap import cache as caches
 from kvmap.evaluation.arms import Arm
 from kvmap.evaluation.branches import Branch, run
 from kvmap.evaluation.models import Models, NamedMapper
-from kvmap.evaluation.prompts import Item, first, prefix
+from kvmap.evaluation.prompts import Item, first, prepared
 
 PACKED = 1024
 """About how many tokens go through a model at once; attention masks grow with their square."""
@@ -53,7 +53,7 @@ class Answering:
             For each ask and each of its continuations ``[n, V]``: the logits before each of its
             tokens, of the tokenizer's V tokens.
         """
-        before = prefix(self.arm, item, self.mapper)
+        before = prepared(self.arm, item, self.mapper)
         answers: list[list[Tensor]] = []
         for group in _groups(asks, self.arm):
             branches: list[Branch] = []
@@ -78,7 +78,7 @@ class Answering:
     def opened(self, item: Item, end: int) -> tuple[Cache, Tensor]:
         """The arm's cache after a whole prompt of ``end`` tokens, and the first logits ``[V]``."""
         tail = self._tail(item, end)
-        before = prefix(self.arm, item, self.mapper) if tail.kept else None
+        before = prepared(self.arm, item, self.mapper) if tail.kept else None
         cache = caches.write(first(before, tail.kept)) if before is not None else caches.empty()
         return cache, self.extend(cache, tail.ids, tail.start)[-1]
 

@@ -20,23 +20,23 @@ class Arm:
             target's own KV through the code path of mapped KV), ``mapped``, ``depth_nearest``,
             ``mismatched`` (another prompt's mapped KV) or ``window`` (no KV but the repaired).
         repair: Last prompt tokens r that the target computes itself; the last one always is.
-        sinks: First prompt tokens p that it computes itself.
+        prefix: First prompt tokens p that it computes itself.
         mapper: Key of the mapper whose KV it reads, empty for roles that read none.
         exact: A part of the mapped KV put right: ``keys``, ``values``, ``layer 3``; empty for none.
 
     Raises:
-        KVMapError: ``repair`` or ``sinks`` is negative.
+        KVMapError: ``repair`` or ``prefix`` is negative.
     """
 
     role: Role
     repair: int = 0
-    sinks: int = 0
+    prefix: int = 0
     mapper: str = ""
     exact: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        for what in ("repair", "sinks"):
+        for what in ("repair", "prefix"):
             if getattr(self, what) < 0:
                 raise KVMapError(f"{what}={getattr(self, what)} must not be negative")
 
@@ -50,8 +50,8 @@ class Arm:
             words[0] = f"window {max(self.repair, 1)}"
         elif self.repair:
             words.append(f"repair {self.repair}")
-        if self.sinks:
-            words.append(f"sinks {self.sinks}")
+        if self.prefix:
+            words.append(f"prefix {self.prefix}")
         if self.exact:
             words.append(f"exact {self.exact}")
         return " + ".join(words)
@@ -73,14 +73,14 @@ class Arm:
     def kept(self, prompt: int) -> int:
         """Prompt tokens, from the first, whose KV stands before the repaired tail.
 
-        All up to the tail; for ``window`` only the sinks.
+        All up to the tail; for ``window`` only the prefix.
         """
         rest = prompt - self.repaired_tail(prompt)
-        return min(self.sinks, rest) if self.role == "window" else rest
+        return min(self.prefix, rest) if self.role == "window" else rest
 
     def repaired_share(self, prompt: int) -> float:
         """Share of a prompt's tokens that the answering model computes itself."""
         if self.native:
             return 1.0
         tail = self.repaired_tail(prompt)
-        return (tail + min(self.sinks, prompt - tail)) / prompt
+        return (tail + min(self.prefix, prompt - tail)) / prompt

@@ -92,7 +92,7 @@ class Evaluation:
         export, point, development = self._choose(models, mappers, units)
         test = self._passages("test", sizes.passages, sizes.lookups)
         test = with_choices(test, sizes.prompt, sizes.choice_tokens, self.settings.seed)
-        served = Arm("mapped", point.repair, point.sinks, export.key)
+        served = Arm("mapped", point.repair, point.prefix, export.key)
         lineup = Lineup.around(
             served, self.settings.curve, has_nearest(self.pair), self.pair.target.shape.layers
         )
@@ -142,8 +142,8 @@ class Evaluation:
                 )
             search = settings.search
             why = "one export at one repair, nothing to choose"
-            repair, sinks = max(search.repairs), max(search.sinks)
-            return first, OperatingPoint(repair, sinks, "nothing", "test", 0, why), ""
+            repair, prefix = max(search.repairs), max(search.prefixes)
+            return first, OperatingPoint(repair, prefix, "nothing", "test", 0, why), ""
         sizes = settings.sizes
         chosen_on = self._passages("development", sizes.development, 0)
         progress = Progress(None, self.shown)  # the second round depends on the first

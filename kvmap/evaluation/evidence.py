@@ -50,7 +50,7 @@ class Evidence:
     Attributes:
         weights_sha256: Digest of the weights that it speaks of.
         repair: r of the operating point.
-        sinks: p of the operating point.
+        prefix: p of the operating point.
         chosen_on: The set that the operating point was chosen on.
         reported_on: The set of the numbers below.
         above_mismatched: Nats/token that the served arm is better than the mismatched control.
@@ -63,7 +63,7 @@ class Evidence:
 
     weights_sha256: str
     repair: int
-    sinks: int
+    prefix: int
     chosen_on: str
     reported_on: str
     above_mismatched: Estimate
@@ -76,7 +76,7 @@ class Evidence:
     @property
     def served(self) -> ArmEvidence:
         """The arm at the operating point."""
-        name = Arm("mapped", self.repair, self.sinks).name
+        name = Arm("mapped", self.repair, self.prefix).name
         return next(arm for arm in self.arms if arm.name == name)
 
     @classmethod
@@ -90,7 +90,7 @@ class Evidence:
         return cls(
             weights_sha256=result.mapper.weights_sha256,
             repair=result.operating_point.repair,
-            sinks=result.operating_point.sinks,
+            prefix=result.operating_point.prefix,
             chosen_on=result.operating_point.chosen_on,
             reported_on=result.operating_point.reported_on,
             above_mismatched=above_mismatched,

@@ -32,7 +32,7 @@ def findings(summary: Summary, served: Arm) -> list[Finding]:
 
 def _control(role: str, served: Arm) -> Arm:
     mapper = served.mapper if role == "mismatched" else ""
-    return Arm(role, served.repair, served.sinks, mapper)  # type: ignore[arg-type]
+    return Arm(role, served.repair, served.prefix, mapper)  # type: ignore[arg-type]
 
 
 def _above(what: str, summary: Summary, worse: Arm, better: Arm) -> Finding | None:

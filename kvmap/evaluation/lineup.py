@@ -46,19 +46,19 @@ class Lineup:
             nearest: Whether the pair allows depth_nearest.
             layers: The target's.
         """
-        repair, sinks, key = served.repair, served.sinks, served.mapper
-        window = Arm("window", repair, sinks)
-        points = [Arm("mapped", r, sinks, key) for r in sorted({*curve, repair})]
+        repair, prefix, key = served.repair, served.prefix, served.mapper
+        window = Arm("window", repair, prefix)
+        points = [Arm("mapped", r, prefix, key) for r in sorted({*curve, repair})]
         controls = [
             Arm("mapped", 0, 0, key),
             *points,
-            Arm("exact", repair, sinks),
-            Arm("mismatched", repair, sinks, key),
+            Arm("exact", repair, prefix),
+            Arm("mismatched", repair, prefix, key),
         ]
         if nearest:
-            controls.append(Arm("depth_nearest", repair, sinks, NEAREST))
+            controls.append(Arm("depth_nearest", repair, prefix, NEAREST))
         main = [TARGET, SOURCE, served, window]
-        windows = [Arm("window", arm.repair, arm.sinks) for arm in controls]
+        windows = [Arm("window", arm.repair, arm.prefix) for arm in controls]
         return cls(
             served=served,
             main=main,

@@ -24,7 +24,7 @@ from kvmap.evaluation.units import Units
 def needs_choice(exports: Sequence[Export], settings: Settings) -> bool:
     """Whether there is anything to choose, and text to choose it on."""
     search = settings.search
-    several = len(exports) * len(search.repairs) * len(search.sinks) > 1
+    several = len(exports) * len(search.repairs) * len(search.prefixes) > 1
     return several and settings.sizes.development > 0
 
 
@@ -59,14 +59,14 @@ class Chooser:
     def choose(self, exports: Sequence[Export]) -> tuple[Export, OperatingPoint]:
         """The export to serve, and at which repair."""
         search = self.settings.search
-        first = (max(search.repairs), max(search.sinks))
+        first = (max(search.repairs), max(search.prefixes))
         compared = self._candidates([(export, *first) for export in exports])
         best = exports[int(np.argmax([each.score for each in compared]))]
         more = [
-            (best, repair, sinks)
+            (best, repair, prefix)
             for repair in search.repairs
-            for sinks in search.sinks
-            if (repair, sinks) != first
+            for prefix in search.prefixes
+            if (repair, prefix) != first
         ]
         refined = self._candidates(more) if more else []
         at_best = [each for each in compared if each.mapper == best.facts] + refined
@@ -78,12 +78,12 @@ class Chooser:
         candidates = [replace(each, chosen=each is chosen) for each in [*compared, *refined]]
         why = (
             f"{best.config.family} ({best.named}) has the best score of {len(exports)} exports; "
-            f"repair {chosen.repair} and sinks {chosen.sinks} are the least that come within "
+            f"repair {chosen.repair} and prefix {chosen.prefix} are the least that come within "
             f"{search.tolerance} of its best"
         )
         return best, OperatingPoint(
             repair=chosen.repair,
-            sinks=chosen.sinks,
+            prefix=chosen.prefix,
             chosen_on="development",
             reported_on="test",
             passages=len(self.passages),
@@ -95,8 +95,8 @@ class Chooser:
     def _candidates(self, places: Sequence[tuple[Export, int, int]]) -> list[Candidate]:
         sizes = self.settings.sizes
         tasks: list[Task] = [Continuation(sizes.prompt, sizes.continuation), Lookups()]
-        arms = [Arm("mapped", repair, sinks, each.key) for each, repair, sinks in places]
-        windows = {Arm("window", arm.repair, arm.sinks) for arm in arms}
+        arms = [Arm("mapped", repair, prefix, each.key) for each, repair, prefix in places]
+        windows = {Arm("window", arm.repair, arm.prefix) for arm in arms}
         controls = sorted(windows, key=lambda arm: arm.name)
         works = [Work(task, arm, len(self.passages)) for task in tasks for arm in (TARGET, SOURCE)]
         works += [Work(tasks[0], arm, len(self.passages)) for arm in controls]
@@ -133,7 +133,7 @@ class Chooser:
         return Candidate(
             mapper=export.facts,
             repair=arm.repair,
-            sinks=arm.sinks,
+            prefix=arm.prefix,
             repaired_share=found.repaired_share,
             nll=likelihood.nll,
             gap_closed=likelihood.gap_closed,

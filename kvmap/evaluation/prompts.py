@@ -84,7 +84,7 @@ class Item(NamedTuple):
     other: Prompt
 
 
-def prefix(arm: Arm, item: Item, mapper: NamedMapper | None) -> KV | None:
+def prepared(arm: Arm, item: Item, mapper: NamedMapper | None) -> KV | None:
     """The KV that an arm's answering model finds instead of reading: its prepared cache.
 
     Args:
@@ -94,7 +94,7 @@ def prefix(arm: Arm, item: Item, mapper: NamedMapper | None) -> KV | None:
 
     Returns:
         Rotated KV ``[L, 1, H, T, D]`` of all tokens of the prompt, of which a shorter prompt takes
-        the beginning; the first ``sinks`` tokens only for ``window``, None if there are none.
+        the beginning; the first ``prefix`` tokens only for ``window``, None if there are none.
 
     Raises:
         ValueError: The arm needs a mapper and there is none.
@@ -102,12 +102,12 @@ def prefix(arm: Arm, item: Item, mapper: NamedMapper | None) -> KV | None:
     if arm.native or arm.role == "exact":
         return item.prompt.reading(arm.answerer).kv
     if arm.role == "window":
-        return first(item.prompt.reading("target").kv, arm.sinks) if arm.sinks else None
+        return first(item.prompt.reading("target").kv, arm.prefix) if arm.prefix else None
     if mapper is None:
         raise ValueError(f"{arm.name} needs a mapper")
     mapped = (item.other if arm.role == "mismatched" else item.prompt).mapped(mapper)
     mapped = first(mapped, len(item.prompt.ids))
-    if not (arm.sinks or arm.exact):
+    if not (arm.prefix or arm.exact):
         return mapped
     return put_right(mapped, item.prompt.reading("target").kv, arm)
 
@@ -118,14 +118,14 @@ def first(kv: KV, tokens: int) -> KV:
 
 
 def put_right(mapped: KV, exact: KV, arm: Arm) -> KV:
-    """Mapped KV with an arm's sinks and exact part taken from the target's own.
+    """Mapped KV with an arm's prefix and exact part taken from the target's own.
 
-    Sinks are a prefix: what the target would compute for them is what its own reading holds.
+    What the target would compute for a prefix is what its own reading holds.
     """
     keys, values = mapped.keys.clone(), mapped.values.clone()
     parts = ((keys, exact.keys, "keys"), (values, exact.values, "values"))
     for part, right, name in parts:
-        part[:, :, :, : arm.sinks] = right[:, :, :, : arm.sinks]
+        part[:, :, :, : arm.prefix] = right[:, :, :, : arm.prefix]
         if arm.exact == name:
             part.copy_(right)
         elif arm.exact.startswith("layer "):

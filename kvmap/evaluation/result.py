@@ -153,7 +153,7 @@ class Candidate:
     Attributes:
         mapper: The export.
         repair: r.
-        sinks: p.
+        prefix: p.
         repaired_share: Share of a prompt that is repaired.
         nll: Nats/token.
         gap_closed: None where the gap is too small.
@@ -166,7 +166,7 @@ class Candidate:
 
     mapper: MapperFacts
     repair: int
-    sinks: int
+    prefix: int
     repaired_share: float
     nll: Estimate
     gap_closed: Estimate | None
@@ -200,7 +200,7 @@ class OperatingPoint:
 
     Attributes:
         repair: r.
-        sinks: p.
+        prefix: p.
         chosen_on: The set that it was chosen on; ``nothing`` where there was no choice.
         reported_on: The set that all arms of the result are measured on.
         passages: Passages that it was chosen on.
@@ -210,7 +210,7 @@ class OperatingPoint:
     """
 
     repair: int
-    sinks: int
+    prefix: int
     chosen_on: str
     reported_on: str
     passages: int
@@ -380,7 +380,7 @@ class EvaluationResult:
         """The first arm of a role; of ``mapped`` the operating point."""
         point = self.operating_point
         for each in self.arms:
-            served = (each.arm.repair, each.arm.sinks) == (point.repair, point.sinks)
+            served = (each.arm.repair, each.arm.prefix) == (point.repair, point.prefix)
             if each.arm.role == role and (role != "mapped" or served):
                 return each
         return None

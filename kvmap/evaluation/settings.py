@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, fields, replace
 
+from kvmap.arguments import require_whole
 from kvmap.errors import KVMapError
 
 
@@ -108,7 +109,7 @@ class Search:
 
     Attributes:
         repairs: Repaired last tokens r.
-        sinks: Repaired first tokens p.
+        prefixes: Repaired first tokens p.
         tolerance: Score that is given up for fewer repaired tokens.
 
     Raises:
@@ -116,12 +117,12 @@ class Search:
     """
 
     repairs: list[int] = field(default_factory=lambda: [32])
-    sinks: list[int] = field(default_factory=lambda: [0])
+    prefixes: list[int] = field(default_factory=lambda: [0])
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
-        for name in ("repairs", "sinks"):
+        for name in ("repairs", "prefixes"):
             values = getattr(self, name)
             if not values:
                 raise KVMapError(f"search.{name} is empty; name how many tokens to repair")
@@ -159,9 +160,3 @@ class Settings:
                 f"sizes.lookup_distance={self.sizes.lookup_distance} must exceed every repair "
                 f"({most}), or the repaired tokens hold the answer"
             )
-
-
-def require_whole(name: str, value: object, least: int) -> None:
-    """Refuse a setting that is not a whole number of at least so much."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise KVMapError(f"{name}={value} must be a whole number of at least {least}")

@@ -179,7 +179,7 @@ class Summary:
 
     def _window_of(self, arm: Arm) -> Arm:
         """The window that sees what an arm repairs."""
-        own = Arm("window", arm.repair, arm.sinks)
+        own = Arm("window", arm.repair, arm.prefix)
         return own if self.measurements.scores("continuation", own) else self.window
 
     def _answers(

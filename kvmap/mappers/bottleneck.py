@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kvmap.arguments import require_step_size, require_whole
 from kvmap.features import rows
 from kvmap.kv import KV, KVPair
-from kvmap.mappers.arguments import require_step_size, require_whole
 from kvmap.mappers.base import Mapper
 from kvmap.mappers.reading import map_rows
 from kvmap.mappers.standard import source_units, target_units
@@ -61,9 +61,10 @@ class Bottleneck(Mapper):
         ridge_lambda: float | Literal["auto"] = "auto",
     ) -> None:
         super().__init__(source, target)
-        require_whole(1, code=code, epochs=epochs, batch_size=batch_size)
-        require_whole(0, hidden=hidden)
-        require_step_size(lr)
+        for name, number in {"code": code, "epochs": epochs, "batch_size": batch_size}.items():
+            require_whole(f"mapper.{name}", number, 1)
+        require_whole("mapper.hidden", hidden, 0)
+        require_step_size("mapper.lr", lr)
         candidates(ridge_lambda)
         self.lr, self.epochs, self.batch_size = lr, epochs, batch_size
         self.ridge_lambda = ridge_lambda

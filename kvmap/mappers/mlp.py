@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kvmap.arguments import require_step_size, require_whole
 from kvmap.features import rows
 from kvmap.kv import KV, KVPair
-from kvmap.mappers.arguments import require_step_size, require_whole
 from kvmap.mappers.base import Mapper
 from kvmap.mappers.reading import map_rows, read
 from kvmap.mappers.ridge import Ridge
@@ -72,8 +72,10 @@ class MLP(Mapper):
         ridge_lambda: float | Literal["auto"] = "auto",
     ) -> None:
         super().__init__(source, target)
-        require_whole(1, hidden=hidden, depth=depth, epochs=epochs, batch_size=batch_size)
-        require_step_size(lr)
+        numbers = {"hidden": hidden, "depth": depth, "epochs": epochs, "batch_size": batch_size}
+        for name, number in numbers.items():
+            require_whole(f"mapper.{name}", number, 1)
+        require_step_size("mapper.lr", lr)
         candidates(ridge_lambda)
         self.lr, self.epochs, self.batch_size = lr, epochs, batch_size
         self.k, self.inputs, self.ridge_lambda = k, inputs, ridge_lambda

@@ -13,7 +13,7 @@ class Repair:
 
     Attributes:
         tokens: Those at the end; the last one always is, since there are no first logits without.
-        prefix: Those at the start, where attention sinks are; being a prefix they are exact.
+        prefix: Those at the start, where attention prefix are; being a prefix they are exact.
     """
 
     tokens: int = 32
