@@ -211,6 +211,10 @@ def test_kv_that_is_copied_on_its_way_is_the_same(
     copying.self_test()
     assert not copying.link.local
     assert copying.generate(ids, SAMPLED).tokens == wanted
+    copying.generate(ids, replace(SAMPLED, mode="source", reuse=True))
+    warm = copying.generate(ids, replace(SAMPLED, reuse=True))
+    assert warm.stats.warm == len(ids) - 1
+    assert warm.tokens == wanted
 
 
 class Ending:
