@@ -147,6 +147,19 @@ class MapperFacts:
 
 
 @dataclass(frozen=True)
+class ColdTTFT:
+    """Request accepted to first token, the source not having read the prompt before.
+
+    Attributes:
+        ms: Median milliseconds.
+        times: The native target's TTFT / this, paired per prompt.
+    """
+
+    ms: float
+    times: Estimate
+
+
+@dataclass(frozen=True)
 class Candidate:
     """One export at one repair, measured on the development set.
 
@@ -162,6 +175,7 @@ class Candidate:
         lookups_floor_normalised: The same, chance taken off, over the target's.
         score: The least of (gap closed, else context used) and floor-normalised look-ups.
         chosen: Whether it is the operating point.
+        cold_ttft: None where speed was not measured.
     """
 
     mapper: MapperFacts
@@ -175,6 +189,7 @@ class Candidate:
     lookups_floor_normalised: Estimate | None
     score: float
     chosen: bool = False
+    cold_ttft: ColdTTFT | None = None
 
 
 @dataclass(frozen=True)
