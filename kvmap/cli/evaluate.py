@@ -4,6 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from kvmap.cli.beside import beside
 from kvmap.cli.command import command
 
 
@@ -61,10 +62,7 @@ def _folder(config: DictConfig) -> Path:
     """Where the result goes: by default beside what is evaluated."""
     if config.out_dir is not None:
         return Path(config.out_dir)
-    named = Path(config.runs if config.export is None else config.export)
-    if not named.exists():  # a hub id
-        return Path("outputs") / f"evaluation-{named.name}"
-    return (named.parent if named.name == "export" else named) / "evaluation"
+    return beside(Path(config.runs if config.export is None else config.export), "evaluation")
 
 
 if __name__ == "__main__":
