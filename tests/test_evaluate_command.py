@@ -27,6 +27,7 @@ TINY = [
     "search.repairs=[4]",
     "curve=[0,4]",
     "resamples=200",
+    "speed.prompts=0",
 ]
 
 

@@ -1,5 +1,6 @@
 """One benchmark: every way of answering on the same prompts, and mapping against reading."""
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -18,9 +19,9 @@ from kvmap.benchmark.settings import BenchmarkSettings
 from kvmap.benchmark.speeds import Speeds
 from kvmap.errors import KVMapError
 from kvmap.evaluation.result import MapperFacts
+from kvmap.pair import Side
 from kvmap.provenance import Provenance, command_line
 from kvmap.runtime.engine import Engine
-from kvmap.runtime.runner import Runner
 
 Prompts = Callable[[int, int], Sequence[Sequence[int]]]
 """From a length and a number to so many prompts of that many tokens."""
@@ -74,22 +75,25 @@ class Benchmark:
         arms = self._arms() if self.settings.prompts else []
         lengths = self.settings.lengths if arms else []
         repair = engine.settings.repair
+        drawn = [self._prompts(length, self.settings.prompts) for length in lengths]
+        answers = [self._answers(arms, prompts, rates) for prompts in drawn]
         return BenchmarkResult(
             pair=engine.pair.name,
             mapper=self._facts,
             repair=repair.tokens,
             prefix=repair.prefix,
             new_tokens=self.settings.new_tokens,
-            source_device=_place(engine.source),
-            target_device=_place(engine.target),
+            source_device=place(engine.pair.source),
+            target_device=place(engine.pair.target),
             threads=torch.get_num_threads(),
             gflops=rates.flops / 1e9,
             gbytes=rates.bytes / 1e9,
-            answers=[self._answers(arms, length, rates) for length in lengths],
+            answers=answers,
             mapping=self._mapping(),
             command=command_line(),
             provenance=Provenance(),
             settings=self.settings,
+            text=fingerprint(drawn),
             context=self._context,
             seconds=time.monotonic() - started,
             notes=self._notes,
@@ -123,9 +127,10 @@ class Benchmark:
             arms.append(self._external)
         return arms
 
-    def _answers(self, arms: Sequence[Arm], length: int, rates: Rates) -> LengthSpeed:
-        engine, settings = self.engine, self.settings
-        prompts = self._prompts(length, settings.prompts)
+    def _answers(
+        self, arms: Sequence[Arm], prompts: Sequence[Sequence[int]], rates: Rates
+    ) -> LengthSpeed:
+        engine, settings, length = self.engine, self.settings, len(prompts[0])
         samples = measure(arms, prompts, settings.new_tokens, self._say, settings.seed)
         self.samples += samples
         speeds = Speeds(
@@ -185,5 +190,12 @@ class Benchmark:
         self._show(sentence)
 
 
-def _place(runner: Runner) -> str:
-    return f"{runner.device} {str(runner.model.dtype).removeprefix('torch.')}"
+def place(side: Side) -> str:
+    """Where a model runs, and in which dtype."""
+    return f"{side.spec.device} {str(side.dtype).removeprefix('torch.')}"
+
+
+def fingerprint(drawn: Sequence[Sequence[Sequence[int]]]) -> str:
+    """Twelve hex digits of the prompts of all lengths."""
+    plain = [[list(prompt) for prompt in prompts] for prompts in drawn]
+    return hashlib.sha256(repr(plain).encode()).hexdigest()[:12]

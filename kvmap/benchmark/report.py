@@ -6,7 +6,7 @@ from typing import Any
 
 from kvmap.benchmark.floors import Rates
 from kvmap.benchmark.measure import Sample
-from kvmap.benchmark.result import ArmSpeed, LengthSpeed, ReadOrMap
+from kvmap.benchmark.result import ArmSpeed, BenchmarkResult, LengthSpeed, ReadOrMap
 from kvmap.evaluation.statistics import Estimate
 
 HEADER = (
@@ -81,6 +81,19 @@ def mapping_table(found: Sequence[ReadOrMap]) -> str:
         for each in found
     ]
     return f"\nThe target reads a prompt, or its KV is mapped\n\n{markdown(header, lines)}"
+
+
+def speed_line(result: BenchmarkResult) -> str:
+    """The longest prompts' ratios in one sentence, mapped against the native target."""
+    if not result.answers:
+        return "no answers were timed"
+    longest = max(result.answers, key=lambda each: each.length)
+    told = [
+        f"first token {times(arm.ttft)}, whole answer {times(arm.total)} times sooner {arm.role}"
+        for arm in (longest.find("cold"), longest.find("warm"))
+        if arm is not None
+    ]
+    return f"speed at {longest.length} prompt tokens, mapped against native: " + "; ".join(told)
 
 
 def rates_line(device: str, threads: int, rates: Rates) -> str:

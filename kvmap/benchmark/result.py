@@ -165,6 +165,7 @@ class BenchmarkResult:
         command: What was typed.
         provenance: Versions, commit, time.
         settings: How much was measured.
+        text: Fingerprint of the prompts.
         context: Tokens that both models were trained on.
         seconds: What all of it took.
         notes: What a reader has to know: lengths left out and why, answers cut short.
@@ -186,6 +187,7 @@ class BenchmarkResult:
     command: str
     provenance: Provenance
     settings: BenchmarkSettings = field(default_factory=BenchmarkSettings)
+    text: str = ""
     context: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)

@@ -13,6 +13,7 @@ def main(config: DictConfig) -> None:
     """Choose an operating point, measure all arms, write the result and the evidence."""
     from hydra.utils import instantiate
 
+    from kvmap.benchmark.report import speed_line
     from kvmap.errors import KVMapError
     from kvmap.evaluation.candidates import Export, exports_below
     from kvmap.evaluation.evaluate import Evaluation
@@ -29,10 +30,11 @@ def main(config: DictConfig) -> None:
         exports = [Export.find(config.export)]
     else:
         exports = exports_below(Path(config.runs))
-    sizes = instantiate(config.sizes)
+    sizes, speed = instantiate(config.sizes), instantiate(config.speed, _convert_="all")
     settings = Settings(
         sizes=sizes.quick() if config.quick else sizes,
         search=instantiate(config.search, _convert_="all"),
+        speed=speed.quick() if config.quick else speed,
         curve=list(config.curve),
         seed=config.seed,
         resamples=config.resamples,
@@ -50,6 +52,8 @@ def main(config: DictConfig) -> None:
     )
     result = evaluation.run()
     print(table(result))
+    if evaluation.benchmark is not None:
+        print(f"\n{speed_line(evaluation.benchmark)}")
     print(f"\nsaved in {evaluation.out_dir}; evidence in {result.mapper.export}")
     held = gates(result, config.gates)
     for gate in held:
