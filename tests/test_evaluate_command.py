@@ -3,31 +3,10 @@
 from pathlib import Path
 
 import pytest
-from commands import Outcome, Workshop, call, one_sentence, read
+from commands import Workshop, one_sentence, read
 
-from kvmap.cli.evaluate import main
 from kvmap.evaluation.evidence import read_evidence
 from kvmap.evaluation.result import EvaluationResult
-
-TINY = [
-    "sizes.prompt=24",
-    "sizes.continuation=8",
-    "sizes.passages=6",
-    "sizes.choice_tokens=6",
-    "sizes.lookups=0",
-    "sizes.other_lookups=0",
-    "sizes.lookup_distance=60",
-    "sizes.greedy=2",
-    "sizes.greedy_tokens=4",
-    "sizes.development=4",
-    "sizes.replacement=0",
-    "sizes.conversations=2",
-    "sizes.turns=3",
-    "sizes.turn_tokens=8",
-    "search.repairs=[4]",
-    "curve=[0,4]",
-    "resamples=200",
-]
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +20,10 @@ def runs(shop: Workshop) -> Path:
     return folder
 
 
-def evaluate(shop: Workshop, *overrides: str) -> Outcome:
-    data = ["data=file", f"data.path={shop.corpus}"]
-    return call(main, *shop.pair, *data, *TINY, *overrides)
-
-
 def test_one_export_leaves_its_result_beside_it_and_its_evidence_in_it(
     shop: Workshop, runs: Path
 ) -> None:
-    done = evaluate(shop, f"export={runs / 'ridge'}")
+    done = shop.evaluate(f"export={runs / 'ridge'}")
     assert done.status == 0, done.err
     result = EvaluationResult.read(runs / "ridge/evaluation")
     assert result.operating_point.chosen_on == "nothing"
@@ -64,7 +38,7 @@ def test_one_export_leaves_its_result_beside_it_and_its_evidence_in_it(
 def test_a_sweep_is_chosen_from_and_a_reverse_mapper_plays_both_ways(
     shop: Workshop, runs: Path
 ) -> None:
-    done = evaluate(shop, f"runs={runs}", f"reverse_export={shop.root / 'back'}")
+    done = shop.evaluate(f"runs={runs}", f"reverse_export={shop.root / 'back'}")
     assert done.status == 0, done.err
     result = EvaluationResult.read(runs / "evaluation")
     point = result.operating_point
@@ -76,8 +50,8 @@ def test_a_sweep_is_chosen_from_and_a_reverse_mapper_plays_both_ways(
 
 def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
     export = f"export={runs / 'ridge'}"
-    assert evaluate(shop, export, "+gates.same_top=0").status == 0
-    failed = evaluate(shop, export, "+gates.same_top=0", "+gates.below_source=99")
+    assert shop.evaluate(export, "+gates.same_top=0").status == 0
+    failed = shop.evaluate(export, "+gates.same_top=0", "+gates.below_source=99")
     assert failed.status == 2
     assert failed.last_line.startswith("gate FAILED: below_source")
 
@@ -95,7 +69,7 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
         (["export={ridge}", "search.repairs=[]"], "search.repairs is empty"),
         (["export={ridge}", "curve=[-1]"], "curve=-1 must be"),
         (["export={ridge}", "reverse_export={ridge}"], "was fitted on a source"),
-        (["export={ridge}", "pair=tiny"], "fitted on another source"),
+        (["export={ridge}", "pair.source.model={target}"], "fitted on another source"),
         (["export={ridge}", "seed=x"], "seed=x must be"),
         (["export={ridge}", "sizes.turns=many"], "sizes.turns=many must be"),
         (["export={ridge}", "+gates.lookups=high"], "gates.lookups=high"),
@@ -104,12 +78,9 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
 def test_what_it_cannot_do_is_one_sentence(
     shop: Workshop, runs: Path, asked: list[str], says: str
 ) -> None:
-    overrides = [each.format(ridge=runs / "ridge") for each in asked]
-    if "pair=tiny" in overrides:
-        done = call(main, *overrides, "quick=true")
-    else:
-        done = evaluate(shop, *overrides)
-    assert says in one_sentence(done)
+    target = shop.pair[2].removeprefix("pair.target.model=")
+    overrides = [each.format(ridge=runs / "ridge", target=target) for each in asked]
+    assert says in one_sentence(shop.evaluate(*overrides))
 
 
 def test_quick_measures_less_of_the_same(shop: Workshop) -> None:
