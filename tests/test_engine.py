@@ -16,7 +16,7 @@ from kvmap.runtime import engine as engine_module
 from kvmap.runtime.answer import Answer
 from kvmap.runtime.draft import Draft
 from kvmap.runtime.engine import Engine
-from kvmap.runtime.options import Options, RequestError
+from kvmap.runtime.options import Abandoned, Mode, Options, RequestError
 from kvmap.runtime.schedule import Adaptive, Fixed, Off
 from kvmap.runtime.transfer import Link
 from kvmap.runtime.verify import Verifier
@@ -409,6 +409,26 @@ def test_short_prompts_may_go_native(random_pair: ModelPair) -> None:
     for ids in (prompts(1, 1)[0] * 29, prompts(1, 1)[0] * 30):
         stats = answering.generate(ids, GREEDY).stats
         assert (stats.mapped == 0) == (len(ids) < 30)
+
+
+@pytest.mark.parametrize("mode", ["mapped", "target", "source"])
+def test_a_prefill_that_nobody_waits_for_ends_at_the_next_chunk(
+    random_pair: ModelPair, mode: Mode
+) -> None:
+    answering, options = engine(random_pair, chunk=8, repair=1), replace(GREEDY, mode=mode)
+    ids, asked = prompts(1, 1)[0] * 60, 0
+
+    def wanted() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked < 4
+
+    with pytest.raises(Abandoned):
+        next(answering.stream(ids, options, wanted))
+    assert asked == 4  # of eight chunks
+    assert answering.live_bytes == 0
+    fresh = engine(random_pair, chunk=8, repair=1).generate(ids, options)
+    assert answering.generate(ids, options).tokens == fresh.tokens
 
 
 def test_the_source_alone_is_the_source(random_pair: ModelPair) -> None:
