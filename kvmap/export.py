@@ -22,8 +22,8 @@ from kvmap.provenance import Provenance
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-EVIDENCE = "evidence.json"
-FILES = [CONFIG, WEIGHTS, CARD, EVIDENCE]
+EVIDENCE, GUARD = "evidence.json", "guard.json"
+FILES = [CONFIG, WEIGHTS, CARD, EVIDENCE, GUARD]
 
 
 @dataclass(frozen=True)

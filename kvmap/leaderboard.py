@@ -68,16 +68,16 @@ def rows(root: Path, monitor: str, mode: Mode) -> list[Row]:
     return sorted(found, key=lambda row: row.score(monitor, mode), reverse=True)
 
 
-def best(root: Path, monitor: str, mode: Mode) -> Row:
-    """The best finished run in or below a folder.
+def finished(root: Path, monitor: str, mode: Mode) -> list[Row]:
+    """The finished runs in or below a folder that have the metric, best first; one at least.
 
     Raises:
         KVMapError: There is none, or the monitor is in no run's metrics.
     """
-    ranked = rows(root, monitor, mode)
-    if not ranked or ranked[0].metrics.get(monitor) is None:
+    ranked = [row for row in rows(root, monitor, mode) if row.metrics.get(monitor) is not None]
+    if not ranked:
         raise KVMapError(f"no finished run in {root}; train one first: python train.py")
-    return ranked[0]
+    return ranked
 
 
 def table(ranked: list[Row], root: Path) -> str:

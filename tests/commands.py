@@ -18,6 +18,28 @@ FAMILIES = sorted(path.stem for path in (CONF / "mapper").glob("*.yaml"))
 QUICK = {"mlp": ["mapper.hidden=4", "mapper.epochs=2", "mapper.batch_size=32"]}
 """What makes a family's demo settings small."""
 
+BRIEF = [
+    "sizes.prompt=24",
+    "sizes.continuation=8",
+    "sizes.passages=6",
+    "sizes.choice_tokens=6",
+    "sizes.lookups=0",
+    "sizes.other_lookups=0",
+    "sizes.lookup_distance=60",
+    "sizes.greedy=2",
+    "sizes.greedy_tokens=4",
+    "sizes.development=4",
+    "sizes.replacement=0",
+    "sizes.conversations=2",
+    "sizes.turns=3",
+    "sizes.turn_tokens=8",
+    "search.repairs=[4]",
+    "curve=[0,4]",
+    "resamples=200",
+    "speed.prompts=0",
+]
+"""What makes an evaluation take a second."""
+
 
 class Outcome(NamedTuple):
     """What a user sees of a command.
@@ -103,6 +125,13 @@ class Workshop:
         more = [override for override in overrides if override not in flags]
         shared = [*self.small, f"logger={logger}", f"out_dir={folder}"]
         return call(main, *flags, *shared, *more)  # argparse takes flags only before the rest
+
+    def evaluate(self, *overrides: str) -> Outcome:
+        """``kvmap-evaluate`` on the corpus."""
+        from kvmap.cli.evaluate import main
+
+        data = ["data=file", f"data.path={self.corpus}"]
+        return call(main, *self.pair, *data, *BRIEF, *overrides)
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -12,6 +12,7 @@ from kvmap.errors import KVMapError
 from kvmap.runtime.answer import Piece, Stats, TokenLogprob
 from kvmap.runtime.commit import Commit
 from kvmap.runtime.options import Mode, Options, RequestError
+from kvmap.runtime.prefill import Wanted, always, require
 
 DIGEST = "d1" * 32
 BYTES_PER_TOKEN = 100
@@ -96,7 +97,12 @@ class FakeEngine:
         self.note_caller()
         time.sleep(self._test_delay)
 
-    def stream(self, prompt_ids: Sequence[int], options: Options | None = None) -> FakeStream:
+    def stream(
+        self,
+        prompt_ids: Sequence[int],
+        options: Options | None = None,
+        wanted: Wanted = always,
+    ) -> FakeStream:
         self.note_caller()
         options, prompt = options or Options(), list(prompt_ids)
         mode = options.mode or self.mode
@@ -108,7 +114,7 @@ class FakeEngine:
             raise RequestError("mode=mapped needs a mapper")
         assert not self._running, "one request at a time"
         stats = Stats(mode, prompt=len(prompt))
-        return FakeStream(self, self._answer(prompt, options, mode, stats), stats)
+        return FakeStream(self, self._answer(prompt, options, mode, stats, wanted), stats)
 
     def expect(self, prompt_ids: Sequence[int], options: Options) -> str:
         """The text that a request must get."""
@@ -129,7 +135,7 @@ class FakeEngine:
         return frozenset([*own, *options.stop_token_ids])
 
     def _answer(
-        self, prompt: list[int], options: Options, mode: Mode, stats: Stats
+        self, prompt: list[int], options: Options, mode: Mode, stats: Stats, wanted: Wanted
     ) -> Generator[Piece, None, None]:
         started = time.perf_counter()
         self._running = BYTES_PER_TOKEN * (len(prompt) + options.max_new_tokens)
@@ -147,6 +153,8 @@ class FakeEngine:
                 count = self.block if commit.tokens else 1
                 places = range(len(commit.tokens), len(commit.tokens) + count)
                 time.sleep(self.delay)
+                if not commit.tokens:
+                    require(wanted)
                 self.rounds += 1
                 if self.fault is not None:
                     fault, self.fault = self.fault, None

@@ -11,6 +11,7 @@ import httpx
 from fake_engine import FakeEngine
 from openai import OpenAI
 
+from kvmap.evaluation.evidence import Evidence
 from kvmap.server.run import Server, listen
 from kvmap.server.settings import ServerSettings
 
@@ -52,12 +53,14 @@ class Running:
 
 
 @contextmanager
-def running(engine: FakeEngine, wait: bool = True, **settings: object) -> Iterator[Running]:
+def running(
+    engine: FakeEngine, wait: bool = True, evidence: Evidence | None = None, **settings: object
+) -> Iterator[Running]:
     """Serve an engine for as long as the block lasts."""
     chosen = ServerSettings(port=0, **settings)  # type: ignore[arg-type]
     listener = listen(chosen)
     port = listener.getsockname()[1]
-    server = Server(lambda: engine, chosen)
+    server = Server(lambda: engine, chosen, evidence)
     thread = threading.Thread(target=lambda: asyncio.run(server.run_on(listener)), daemon=True)
     thread.start()
     try:

@@ -281,11 +281,11 @@ def test_another_server_is_an_arm_that_sees_the_same_prompts(
     seen: list[list[int]] = []
     usual = server.engine.stream
 
-    def stream(prompt: list[int], options: Options) -> object:
+    def stream(prompt: list[int], options: Options, *more: object) -> object:
         seen.append(list(prompt))
         assert options.ignore_eos
         assert options.temperature == 0
-        return usual(prompt, options)
+        return usual(prompt, options, *more)
 
     monkeypatch.setattr(server.engine, "stream", stream)
     prompt = tokenizer("the red door of the old house")["input_ids"]

@@ -16,8 +16,9 @@ from kvmap.runtime import engine as engine_module
 from kvmap.runtime.answer import Answer
 from kvmap.runtime.draft import Draft
 from kvmap.runtime.engine import Engine
-from kvmap.runtime.options import Options, RequestError
+from kvmap.runtime.options import Abandoned, Mode, Options, RequestError
 from kvmap.runtime.schedule import Adaptive, Fixed, Off
+from kvmap.runtime.settings import Repair
 from kvmap.runtime.transfer import Link
 from kvmap.runtime.verify import Verifier
 
@@ -411,6 +412,26 @@ def test_short_prompts_may_go_native(random_pair: ModelPair) -> None:
         assert (stats.mapped == 0) == (len(ids) < 30)
 
 
+@pytest.mark.parametrize("mode", ["mapped", "target", "source"])
+def test_a_prefill_that_nobody_waits_for_ends_at_the_next_chunk(
+    random_pair: ModelPair, mode: Mode
+) -> None:
+    answering, options = engine(random_pair, chunk=8, repair=1), replace(GREEDY, mode=mode)
+    ids, asked = prompts(1, 1)[0] * 60, 0
+
+    def wanted() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked < 4
+
+    with pytest.raises(Abandoned):
+        next(answering.stream(ids, options, wanted))
+    assert asked == 4  # of eight chunks
+    assert answering.live_bytes == 0
+    fresh = engine(random_pair, chunk=8, repair=1).generate(ids, options)
+    assert answering.generate(ids, options).tokens == fresh.tokens
+
+
 def test_the_source_alone_is_the_source(random_pair: ModelPair) -> None:
     swapped = ModelPair("swapped", random_pair.target.spec, random_pair.source.spec)
     for ids in prompts(6, 50):
@@ -497,3 +518,18 @@ def test_a_request_without_a_mapper_is_refused(random_pair: ModelPair) -> None:
     assert native.generate([1, 2, 3], GREEDY).stats.mode == "target"
     with pytest.raises(RequestError, match="mode=mapped"):
         native.stream([1, 2, 3], replace(GREEDY, mode="mapped"))
+
+
+def test_an_engine_that_changes_its_mapper_is_an_engine_of_that_mapper(
+    random_pair: ModelPair,
+) -> None:
+    first, second = engine(random_pair), engine(random_pair, repair=9)
+    second.mapper.weight.mul_(-1)
+    options = Options(12, ignore_eos=True)
+    prompt = prompts(1, 1)[0] * 40
+    before = first.generate(prompt, options)
+    first.use(second.mapper, Repair(9))
+    assert first.live_bytes == 0, "nothing that the other mapper made is gone on with"
+    after = first.generate(prompt, options)
+    assert (before.stats.repaired, after.stats.repaired) == (4, 9)
+    assert after.tokens == second.generate(prompt, options).tokens != before.tokens

@@ -3,32 +3,12 @@
 from pathlib import Path
 
 import pytest
-from commands import Outcome, Workshop, call, one_sentence, read
+from commands import Workshop, one_sentence, read
 
-from kvmap.cli.evaluate import main
+from kvmap.benchmark.result import BenchmarkResult
 from kvmap.evaluation.evidence import read_evidence
 from kvmap.evaluation.result import EvaluationResult
-
-TINY = [
-    "sizes.prompt=24",
-    "sizes.continuation=8",
-    "sizes.passages=6",
-    "sizes.choice_tokens=6",
-    "sizes.lookups=0",
-    "sizes.other_lookups=0",
-    "sizes.lookup_distance=60",
-    "sizes.greedy=2",
-    "sizes.greedy_tokens=4",
-    "sizes.development=4",
-    "sizes.replacement=0",
-    "sizes.conversations=2",
-    "sizes.turns=3",
-    "sizes.turn_tokens=8",
-    "search.repairs=[4]",
-    "curve=[0,4]",
-    "resamples=200",
-    "speed.prompts=0",
-]
+from kvmap.evaluation.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +22,10 @@ def runs(shop: Workshop) -> Path:
     return folder
 
 
-def evaluate(shop: Workshop, *overrides: str) -> Outcome:
-    data = ["data=file", f"data.path={shop.corpus}"]
-    return call(main, *shop.pair, *data, *TINY, *overrides)
-
-
 def test_one_export_leaves_its_result_beside_it_and_its_evidence_in_it(
     shop: Workshop, runs: Path
 ) -> None:
-    done = evaluate(shop, f"export={runs / 'ridge'}")
+    done = shop.evaluate(f"export={runs / 'ridge'}")
     assert done.status == 0, done.err
     result = EvaluationResult.read(runs / "ridge/evaluation")
     assert result.operating_point.chosen_on == "nothing"
@@ -65,7 +40,7 @@ def test_one_export_leaves_its_result_beside_it_and_its_evidence_in_it(
 def test_a_sweep_is_chosen_from_and_a_reverse_mapper_plays_both_ways(
     shop: Workshop, runs: Path
 ) -> None:
-    done = evaluate(shop, f"runs={runs}", f"reverse_export={shop.root / 'back'}")
+    done = shop.evaluate(f"runs={runs}", f"reverse_export={shop.root / 'back'}")
     assert done.status == 0, done.err
     result = EvaluationResult.read(runs / "evaluation")
     point = result.operating_point
@@ -75,10 +50,27 @@ def test_a_sweep_is_chosen_from_and_a_reverse_mapper_plays_both_ways(
     assert all(turn.received for handoff in result.handoffs for turn in handoff.turns)
 
 
+def test_speed_at_the_operating_point_is_said_and_left_beside_the_result(
+    shop: Workshop, runs: Path
+) -> None:
+    done = shop.evaluate(
+        f"export={runs / 'ridge'}", "speed.prompts=2", "speed.lengths=[16,24,4000]",
+        "speed.new_tokens=4", "speed.map_lengths=[]", "speed.transformers=false",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "speed at 24 prompt tokens, mapped against native: first token" in done.out
+    result = BenchmarkResult.read(runs / "ridge/evaluation")
+    assert result.mapper.family == "ridge"
+    assert (result.repair, result.new_tokens) == (4, 4)
+    assert [each.length for each in result.answers] == [16, 24]
+    assert result.notes[0].startswith("answers at 4000 prompt tokens are left out: passages have")
+    assert "speed.prompts=2" in result.command
+
+
 def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
     export = f"export={runs / 'ridge'}"
-    assert evaluate(shop, export, "+gates.same_top=0").status == 0
-    failed = evaluate(shop, export, "+gates.same_top=0", "+gates.below_source=99")
+    assert shop.evaluate(export, "+gates.same_top=0").status == 0
+    failed = shop.evaluate(export, "+gates.same_top=0", "+gates.below_source=99")
     assert failed.status == 2
     assert failed.last_line.startswith("gate FAILED: below_source")
 
@@ -96,8 +88,9 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
         (["export={ridge}", "search.repairs=[]"], "search.repairs is empty"),
         (["export={ridge}", "curve=[-1]"], "curve=-1 must be"),
         (["export={ridge}", "reverse_export={ridge}"], "was fitted on a source"),
-        (["export={ridge}", "pair=tiny"], "fitted on another source"),
+        (["export={ridge}", "pair.source.model={target}"], "fitted on another source"),
         (["export={ridge}", "seed=x"], "seed=x must be"),
+        (["export={ridge}", "speed.new_tokens=1"], "new_tokens=1 must be"),
         (["export={ridge}", "sizes.turns=many"], "sizes.turns=many must be"),
         (["export={ridge}", "+gates.lookups=high"], "gates.lookups=high"),
     ],
@@ -105,12 +98,9 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
 def test_what_it_cannot_do_is_one_sentence(
     shop: Workshop, runs: Path, asked: list[str], says: str
 ) -> None:
-    overrides = [each.format(ridge=runs / "ridge") for each in asked]
-    if "pair=tiny" in overrides:
-        done = call(main, *overrides, "quick=true")
-    else:
-        done = evaluate(shop, *overrides)
-    assert says in one_sentence(done)
+    target = shop.pair[2].removeprefix("pair.target.model=")
+    overrides = [each.format(ridge=runs / "ridge", target=target) for each in asked]
+    assert says in one_sentence(shop.evaluate(*overrides))
 
 
 def test_quick_measures_less_of_the_same(shop: Workshop) -> None:
@@ -118,8 +108,14 @@ def test_quick_measures_less_of_the_same(shop: Workshop) -> None:
     from hydra.utils import instantiate
 
     with initialize_config_module("kvmap.conf", version_base="1.3"):
-        sizes = instantiate(compose("evaluate").sizes)
+        config = compose("evaluate")
+        sizes, speed = instantiate(config.sizes), instantiate(config.speed, _convert_="all")
     quick = sizes.quick()
     assert quick.prompt == sizes.prompt
     assert quick.passages < sizes.passages
     assert quick.quick() == quick
+    assert speed == Settings().speed
+    brief = speed.quick()
+    assert (brief.lengths, max(brief.map_lengths)) == ([128, 960], 1024)
+    assert brief.prompts < speed.prompts
+    assert brief.quick() == brief

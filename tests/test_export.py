@@ -286,7 +286,7 @@ def test_push_uploads_the_export_alone(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(export, "HfApi", Hub)
     assert push_export(folder, "me/mine") == "https://hub/me/mine"
     assert (seen["repo"], seen["private"]) == ("me/mine", True)
-    own = {"README.md", "config.json", "model.safetensors", "evidence.json"}
+    own = {"README.md", "config.json", "model.safetensors", "evidence.json", "guard.json"}
     assert set(seen["allow_patterns"]) == own
 
 

@@ -9,9 +9,9 @@ from engines import Noise, engine, prompts, same_engine
 
 from kvmap.cli.guard import main
 from kvmap.errors import KVMapError
-from kvmap.export import find_export
+from kvmap.export import GUARD, find_export
 from kvmap.pair import ModelPair
-from kvmap.runtime.guard import FILE, GuardCalibration, difference, read_threshold, shares_above
+from kvmap.runtime.guard import GuardCalibration, difference, read_threshold, shares_above
 from kvmap.runtime.mismatch import guard_differences
 
 
@@ -82,7 +82,7 @@ def test_the_command_writes_a_threshold_that_serving_takes(
     assert "development: " in done.out
     assert "test: " in done.out
     folder = find_export(tmp_path / "run")
-    assert (folder / FILE).is_file()
+    assert (folder / GUARD).is_file()
     assert read_threshold("on", folder, 4) is not None
     for wrong in ("prompts=1", "length=4"):
         assert "too few or too short" in one_sentence(call(main, *asked, wrong))

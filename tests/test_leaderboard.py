@@ -9,12 +9,12 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from kvmap.errors import KVMapError
-from kvmap.leaderboard import FILE, Leaderboard, best, rows, table
+from kvmap.leaderboard import FILE, Leaderboard, finished, rows, table
 
 COSINE = "val/attention_cosine"
 
 
-def finished(folder: Path, cosine: float | None, asked: list[str] | None = None) -> None:
+def run(folder: Path, cosine: float | None, asked: list[str] | None = None) -> None:
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"digest": "0", "overrides": asked or []}))
     metrics = {COSINE: cosine, "fit_seconds": 1.5, "weights": 1234.0}
@@ -23,10 +23,10 @@ def finished(folder: Path, cosine: float | None, asked: list[str] | None = None)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    finished(tmp_path / "0", 0.2, ["out_dir=x", "mapper=depth_nearest"])
-    finished(tmp_path / "1", 0.9, ["out_dir=x", "mapper=ridge"])
-    finished(tmp_path / "deep" / "er", None, ["out_dir=x", "mapper=undefined"])
-    finished(tmp_path / "3", 0.5, ["out_dir=x", "mapper=mlp"])
+    run(tmp_path / "0", 0.2, ["out_dir=x", "mapper=depth_nearest"])
+    run(tmp_path / "1", 0.9, ["out_dir=x", "mapper=ridge"])
+    run(tmp_path / "deep" / "er", None, ["out_dir=x", "mapper=undefined"])
+    run(tmp_path / "3", 0.5, ["out_dir=x", "mapper=mlp"])
     return tmp_path
 
 
@@ -41,15 +41,15 @@ def test_best_first_and_the_undefined_last(
 
 @pytest.mark.parametrize(("mode", "name"), [("max", "1"), ("min", "0")])
 def test_the_best_run_is_the_first(root: Path, mode: str, name: str) -> None:
-    assert best(root, COSINE, mode).folder.name == name
+    assert finished(root, COSINE, mode)[0].folder.name == name
 
 
 def test_the_best_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KVMapError, match="no finished run"):
-        best(tmp_path, COSINE, "max")
-    finished(tmp_path / "0", None)
+        finished(tmp_path, COSINE, "max")
+    run(tmp_path / "0", None)
     with pytest.raises(KVMapError, match="no finished run"):
-        best(tmp_path, COSINE, "max")
+        finished(tmp_path, COSINE, "max")
 
 
 def test_an_unknown_monitor_is_refused_with_the_known_ones(root: Path) -> None:

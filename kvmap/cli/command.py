@@ -2,8 +2,9 @@
 
 import functools
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hydra
@@ -13,7 +14,9 @@ from omegaconf import DictConfig
 from kvmap.errors import KVMapError
 
 
-def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
+def command(
+    config_name: str, verbatim: Sequence[str] = ()
+) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
     """Make a function of the composed config a command.
 
     What the user can mend, a ``KVMapError`` or an override that does not exist, is printed as one
@@ -22,6 +25,7 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
 
     Args:
         config_name: The primary config in ``conf/``, without its ending.
+        verbatim: Settings whose text is taken as it is typed, commas, braces and all.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
@@ -44,6 +48,7 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
         def main() -> None:
             # Hydra then hands exceptions on, where it would print some in a form of its own.
             os.environ["HYDRA_FULL_ERROR"] = "1"
+            sys.argv[1:] = [_quoted(word, verbatim) for word in sys.argv[1:]]
             try:
                 composed()
             except CompactHydraException as error:
@@ -59,6 +64,23 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
         return main
 
     return decorate
+
+
+def _quoted(word: str, verbatim: Sequence[str]) -> str:
+    """A word of the command line; if it is a verbatim setting, quoted for Hydra's grammar.
+
+    What is quoted already, and ``null``, stays as it is.
+    """
+    name, equals, text = word.partition("=")
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    if not equals or name not in verbatim or quoted or text in ("", "null"):
+        return word
+    # A backslash counts only before a quote, a brace or the end; interpolation is escaped.
+    text = re.sub(r"(\\*)('|$|\$\{)", lambda found: found[1] * 2 + _ESCAPED[found[2]], text)
+    return f"{name}='{text}'"
+
+
+_ESCAPED = {"'": "\\'", "${": "\\${", "": ""}
 
 
 def _sentence(error: CompactHydraException) -> str:

@@ -18,13 +18,13 @@ def main(config: DictConfig) -> None:
     from kvmap.tiny.prompts import prompts
 
     quiet()
-    repair = config.repair.tokens
+    chosen = choose(config)
+    repair = chosen.repair.tokens
     if config.prompts < 2 or config.length <= max(repair, 2):
         raise KVMapError(
             f"prompts={config.prompts} of length={config.length} are too few or too short; "
             f"give at least 2 of more than {max(repair, 2)} tokens"
         )
-    chosen = choose(config)
     print(chosen.why)
     if chosen.folder is None:
         raise KVMapError(f"mode={config.mode} maps nothing to guard; leave mode=mapped")

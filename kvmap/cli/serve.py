@@ -5,13 +5,13 @@ from omegaconf import DictConfig
 from kvmap.cli.command import command
 
 
-@command("serve")
+@command("serve", verbatim=("prompt",))
 def main(config: DictConfig) -> None:
     """Choose an export; with ``prompt=`` answer once and say where the time went, else serve."""
     from hydra.utils import instantiate
 
     from kvmap.quiet import quiet
-    from kvmap.runtime.chosen import choose, load_engine
+    from kvmap.runtime.chosen import choose, load_engine, verify
     from kvmap.runtime.options import Options
 
     quiet()
@@ -23,6 +23,7 @@ def main(config: DictConfig) -> None:
     )
     chosen = choose(config)
     print(chosen.why)
+    verify(chosen, config.allow_unverified)
     engine = load_engine(chosen, instantiate(config.pair), config)
     stream = engine.stream(engine.encode(config.prompt), options)
     for piece in stream:
@@ -36,7 +37,7 @@ def _serve(config: DictConfig) -> None:
     from hydra.utils import instantiate
 
     from kvmap.errors import KVMapError
-    from kvmap.runtime.chosen import choose, load_engine
+    from kvmap.runtime.chosen import choose, load_engine, verify
 
     try:
         from kvmap.server.run import serve
@@ -47,4 +48,9 @@ def _serve(config: DictConfig) -> None:
         ) from None
     chosen = choose(config)
     print(chosen.why)
-    serve(lambda: load_engine(chosen, instantiate(config.pair), config), instantiate(config.server))
+    evidence = verify(chosen, config.allow_unverified)
+    serve(
+        lambda: load_engine(chosen, instantiate(config.pair), config),
+        instantiate(config.server),
+        evidence,
+    )

@@ -76,7 +76,28 @@ class Evidence:
     @property
     def served(self) -> ArmEvidence:
         """The arm at the operating point."""
-        name = Arm("mapped", self.repair, self.prefix).name
+        return self._arm(Arm("mapped", self.repair, self.prefix).name)
+
+    def __str__(self) -> str:
+        """What the served arm is worth, source and target beside it."""
+        served, source, target = self.served, self._arm("source"), self._arm("target")
+        lines = [
+            f"evidence: {self.reported_on} documents, {served.passages} passages, "
+            f"repair {self.repair} chosen on {self.chosen_on}",
+            f"    better than with another prompt's cache by {self.above_mismatched} nats/token",
+        ]
+        if served.gap_closed is not None:
+            lines.append(f"    gap closed {served.gap_closed} (source 0, target 1)")
+        if served.context_used is not None:
+            lines.append(f"    context used {served.context_used} (a window alone 0, target 1)")
+        if served.lookups is not None and source.lookups and target.lookups:
+            lines.append(
+                f"    look-ups right {served.lookups} of {served.lookup_items} "
+                f"(source {source.lookups.value:.3f}, target {target.lookups.value:.3f})"
+            )
+        return "\n".join(lines)
+
+    def _arm(self, name: str) -> ArmEvidence:
         return next(arm for arm in self.arms if arm.name == name)
 
     @classmethod

@@ -1,17 +1,20 @@
 """Which export is served, and the engine that serves it."""
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from kvmap.errors import KVMapError
+from kvmap.evaluation.evidence import Evidence, read_evidence, require_evidence
 from kvmap.export import find_export, load_mapper
-from kvmap.leaderboard import best
+from kvmap.leaderboard import finished
 from kvmap.pair import ModelPair
 from kvmap.runtime.engine import Engine
 from kvmap.runtime.guard import read_threshold
+from kvmap.runtime.settings import Repair
 
 
 @dataclass(frozen=True)
@@ -21,30 +24,48 @@ class Chosen:
     Attributes:
         folder: The export's folder; None where the engine answers natively.
         why: One sentence.
+        repair: Which prompt tokens are repaired.
     """
 
     folder: Path | None
     why: str
+    repair: Repair
 
 
 def choose(config: DictConfig) -> Chosen:
     """The export that ``export=`` names, or the best of ``runs=`` by ``monitor=``.
 
+    Where some exports below ``runs=`` carry evidence that lets them be served, the best of those
+    is taken, unless ``allow_unverified=true``.
+
     Raises:
-        KVMapError: None is there, or two are named.
+        KVMapError: None is there, two are named, or a number of repaired tokens is negative.
     """
-    if config.mode != "mapped":
-        return Chosen(None, f"mode={config.mode}: no mapper is loaded")
-    if config.export and config.checkpoint:
-        raise KVMapError("export= and checkpoint= are one setting; give one of them")
-    named = config.export or config.checkpoint
-    if named:
-        folder = find_export(named)
-        return Chosen(folder, f"serving {folder}: named on the command line")
-    row = best(Path(config.runs), config.monitor, config.monitor_mode)
-    folder = find_export(row.folder)
-    score = row.metrics[config.monitor]
-    return Chosen(folder, f"serving {folder}: best by {config.monitor} = {score:.4f}")
+    folder, why = _folder(config)
+    return Chosen(folder, why, _repair(config, folder))
+
+
+def verify(chosen: Chosen, allow_unverified: bool) -> Evidence | None:
+    """The evidence of what is to be served; None for native answers, or where it is waived.
+
+    Raises:
+        KVMapError: The export may not be served: it carries no evidence, that of other weights,
+            or evidence that speaks against it.
+    """
+    if chosen.folder is None:
+        return None
+    try:
+        evidence = require_evidence(chosen.folder)
+    except KVMapError as error:
+        if allow_unverified:
+            print(f"unverified: {error}")
+            return None
+        raise KVMapError(f"{error}, or serve it all the same with allow_unverified=true") from None
+    print(evidence)
+    evaluated = Repair(evidence.repair, evidence.prefix)
+    if chosen.repair != evaluated:
+        print(f"    but it speaks of {evaluated}, and this serves with {chosen.repair}")
+    return evidence
 
 
 def load_engine(chosen: Chosen, pair: ModelPair, config: DictConfig) -> Engine:
@@ -54,8 +75,49 @@ def load_engine(chosen: Chosen, pair: ModelPair, config: DictConfig) -> Engine:
         KVMapError: A model or the export cannot be loaded, or a setting is out of range.
     """
     mapper = None if chosen.folder is None else load_mapper(chosen.folder, pair)
-    settings = instantiate(config.runtime)
-    guard = read_threshold(config.guard, chosen.folder, settings.repair.tokens)
-    engine = Engine(pair, mapper, settings.with_guard(guard))
+    guard = read_threshold(config.guard, chosen.folder, chosen.repair.tokens)
+    settings = replace(instantiate(config.runtime), repair=chosen.repair, guard=guard)
+    engine = Engine(pair, mapper, settings)
     engine.self_test()
     return engine
+
+
+def _folder(config: DictConfig) -> tuple[Path | None, str]:
+    """The export's folder, and why it is this one."""
+    if config.mode != "mapped":
+        return None, f"mode={config.mode}: no mapper is loaded"
+    if config.export and config.checkpoint:
+        raise KVMapError("export= and checkpoint= are one setting; give one of them")
+    named = config.export or config.checkpoint
+    if named:
+        folder = find_export(named)
+        return folder, f"serving {folder}: named on the command line"
+    ranked = finished(Path(config.runs), config.monitor, config.monitor_mode)
+    eligible = ranked
+    if not config.get("allow_unverified", False):
+        eligible = [row for row in ranked if _may_be_served(row.folder)] or ranked
+    best = eligible[0]
+    why = f"best by {config.monitor} = {best.metrics[config.monitor]:.4f}"
+    if len(eligible) < len(ranked):
+        why += f" of {len(eligible)} with evidence ({len(ranked) - len(eligible)} without)"
+    folder = find_export(best.folder)
+    return folder, f"serving {folder}: {why}"
+
+
+def _repair(config: DictConfig, folder: Path | None) -> Repair:
+    """What is asked for; where nothing is, what the export was evaluated at, else the default."""
+    default = Repair()
+    with suppress(KVMapError):  # what cannot be read is told, or waived, by verify
+        evidence = None if folder is None else read_evidence(folder)
+        if evidence is not None:
+            default = Repair(evidence.repair, evidence.prefix)
+    asked = {name: config.repair[name] for name in ("tokens", "prefix")}
+    return replace(default, **{name: given for name, given in asked.items() if given is not None})
+
+
+def _may_be_served(run: Path) -> bool:
+    try:
+        require_evidence(find_export(run))
+    except KVMapError:
+        return False
+    return True

@@ -17,7 +17,7 @@ from kvmap.runtime.commit import Commit
 from kvmap.runtime.draft import Draft
 from kvmap.runtime.memory import Memory
 from kvmap.runtime.options import Mode, Options, RequestError
-from kvmap.runtime.prefill import MappedPrefill, Reading
+from kvmap.runtime.prefill import MappedPrefill, Reading, Wanted, always
 from kvmap.runtime.runner import Runner
 from kvmap.runtime.sampling import Chooser
 from kvmap.runtime.session import Caches, SessionKey
@@ -143,12 +143,19 @@ class Engine:
             stats=stream.stats,
         )
 
-    def stream(self, prompt_ids: Sequence[int], options: Options | None = None) -> Stream:
+    def stream(
+        self,
+        prompt_ids: Sequence[int],
+        options: Options | None = None,
+        wanted: Wanted = always,
+    ) -> Stream:
         """Answer one prompt piece by piece; the work is done as the pieces are asked for.
 
         Args:
             prompt_ids: Token ids of the prompt.
             options: What to generate.
+            wanted: Asked before every chunk of the prefill whether somebody still waits; when
+                nobody does, the first piece raises ``Abandoned`` and the caches are freed.
 
         Raises:
             RequestError: The prompt is empty, too long for the models, or holds ids that the
@@ -172,13 +179,13 @@ class Engine:
                 "mode=mapped needs a mapper, and none is loaded; ask for mode=target"
             )
         stats = Stats(mode, prompt=len(prompt))
-        return Stream(self._answer(prompt, options, mode, stats), stats)
+        return Stream(self._answer(prompt, options, mode, stats, wanted), stats)
 
     # The answer, from above to below.
 
     @torch.no_grad()
     def _answer(
-        self, prompt: list[int], options: Options, mode: Mode, stats: Stats
+        self, prompt: list[int], options: Options, mode: Mode, stats: Stats, wanted: Wanted
     ) -> Generator[Piece, None, None]:
         accepted = time.perf_counter()
         ends = self._ends(options)
@@ -187,7 +194,7 @@ class Engine:
         delivered = False
         try:
             chooser = Chooser(options, ends, len(prompt))
-            logits = self._prefill(prompt, caches, mode, stats)
+            logits = self._prefill(prompt, caches, mode, stats, wanted)
             tokens = chooser.choose(logits, len(prompt)).tolist()
             stats.ttft = time.perf_counter() - accepted
             verifier = self._verifier(caches, chooser, mode)
@@ -246,19 +253,22 @@ class Engine:
             )
         return verdict.tokens, verdict.logits
 
-    def _prefill(self, prompt: list[int], caches: Caches, mode: Mode, stats: Stats) -> torch.Tensor:
-        chunk = self.settings.chunk
+    def _prefill(
+        self, prompt: list[int], caches: Caches, mode: Mode, stats: Stats, wanted: Wanted
+    ) -> torch.Tensor:
         if mode == "mapped":
             assert self.mapper is not None
             assert caches.source is not None
             assert caches.target is not None
-            prefill = MappedPrefill(self.source, self.target, self.mapper, self.link, self.settings)
+            prefill = MappedPrefill(
+                self.source, self.target, self.mapper, self.link, self.settings, wanted
+            )
             return prefill(prompt, caches.source, caches.target, stats)
         alone = mode == "source"
         runner, buffer = self.source if alone else self.target, caches.of(source=alone)
         assert buffer is not None
         ids = torch.tensor(prompt, device=runner.device)
-        return Reading(runner, chunk)(ids, buffer, stats)
+        return Reading(runner, self.settings.chunk, wanted)(ids, buffer, stats)
 
     def _verifier(self, caches: Caches, chooser: Chooser, mode: Mode) -> Verifier:
         alone = mode == "source"

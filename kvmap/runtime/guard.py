@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvmap.errors import KVMapError
+from kvmap.export import GUARD
 from kvmap.jsonfile import read_json, write_json
-
-FILE = "guard.json"
 
 
 def difference(target: Tensor, source: Tensor, tokens: Tensor) -> float:
@@ -73,7 +72,7 @@ class GuardCalibration:
 
     def save(self, export: Path) -> None:
         """Write it beside the export that it was measured with."""
-        write_json(export / FILE, asdict(self))
+        write_json(export / GUARD, asdict(self))
 
 
 def shares_above(threshold: float, *groups: Sequence[float]) -> tuple[float, ...]:
@@ -95,10 +94,10 @@ def read_threshold(asked: bool | str | float, export: Path | None, repair: int) 
     if asked is False or asked == "off":
         return None
     if asked is True or asked == "on":
-        path = None if export is None else export / FILE
+        path = None if export is None else export / GUARD
         if path is None or not path.is_file():
             raise KVMapError(
-                f"guard=on needs {FILE} in the export; calibrate it with kvmap-guard export="
+                f"guard=on needs {GUARD} in the export; calibrate it with kvmap-guard export="
                 f"{export}, or give guard= a number of nats/token"
             )
         found = GuardCalibration(**read_json(path, "a guard's calibration"))

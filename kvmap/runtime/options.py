@@ -14,6 +14,10 @@ class RequestError(KVMapError):
     """A request that cannot be answered as it stands; the engine itself is well."""
 
 
+class Abandoned(Exception):  # noqa: N818 - nothing went wrong
+    """Nobody waits for the answer any more; it ended before its first token."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How to answer one prompt.

@@ -1,6 +1,6 @@
 """From a prompt to the answering model's cache and its logits after the last prompt token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -10,9 +10,28 @@ from kvmap.mappers.base import Mapper
 from kvmap.runtime.answer import Stats
 from kvmap.runtime.guard import difference
 from kvmap.runtime.mapped import map_into
+from kvmap.runtime.options import Abandoned
 from kvmap.runtime.runner import Runner
 from kvmap.runtime.settings import Settings
 from kvmap.runtime.transfer import Landing, Link
+
+Wanted = Callable[[], bool]
+"""Whether somebody still waits for the answer; any thread may change its mind."""
+
+
+def always() -> bool:
+    """Somebody does."""
+    return True
+
+
+def require(wanted: Wanted) -> None:
+    """Go on only while somebody waits.
+
+    Raises:
+        Abandoned: Nobody does.
+    """
+    if not wanted():
+        raise Abandoned
 
 
 class Reading:
@@ -21,16 +40,18 @@ class Reading:
     Args:
         runner: The model.
         chunk: Tokens at a time; 0 for all at once.
+        wanted: Asked before every chunk whether somebody still waits.
     """
 
-    def __init__(self, runner: Runner, chunk: int) -> None:
-        self._runner, self._chunk = runner, chunk
+    def __init__(self, runner: Runner, chunk: int, wanted: Wanted = always) -> None:
+        self._runner, self._chunk, self._wanted = runner, chunk, wanted
 
     def __call__(self, prompt: Tensor, buffer: Buffer, stats: Stats) -> Tensor:
         """Read what the buffer does not hold yet of the prompt ``[P]``; logits ``[1, V]``."""
         start, stop = buffer.length, len(prompt)
         with stats.stages.stage("prefill", self._runner.device):
             for first, last in chunks(start, stop, self._chunk):
+                require(self._wanted)
                 if last < stop:
                     self._runner.read(prompt[first:last], buffer)
             logits = self._runner.logits(prompt[buffer.length :], buffer, keep=1)
@@ -47,14 +68,22 @@ class MappedPrefill:
         mapper: On the target's device.
         link: Between the two.
         settings: Repair, chunk, guard.
+        wanted: Asked before every chunk whether somebody still waits.
     """
 
     def __init__(
-        self, source: Runner, target: Runner, mapper: Mapper, link: Link, settings: Settings
+        self,
+        source: Runner,
+        target: Runner,
+        mapper: Mapper,
+        link: Link,
+        settings: Settings,
+        wanted: Wanted = always,
     ) -> None:
         self._source, self._target, self._mapper, self._link = source, target, mapper, link
         self._settings = settings
-        self._native = Reading(target, settings.chunk)
+        self._wanted = wanted
+        self._native = Reading(target, settings.chunk, wanted)
 
     def __call__(
         self, prompt: Sequence[int], source: Buffer, target: Buffer, stats: Stats
@@ -106,6 +135,7 @@ class MappedPrefill:
         room = max((last - first for first, last in spans), default=0)
         landing = Landing(self._link, self._source.side.shape, room, self._source.model.dtype)
         for first, last in spans:
+            require(self._wanted)
             if last <= source.length:
                 landing.fetch(source, first, last)
             else:

@@ -1,6 +1,6 @@
 """How an engine runs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kvmap.errors import KVMapError
 from kvmap.runtime.options import MODES, Mode
@@ -13,11 +13,15 @@ class Repair:
 
     Attributes:
         tokens: Those at the end; the last one always is, since there are no first logits without.
-        prefix: Those at the start, where attention prefix are; being a prefix they are exact.
+        prefix: Those at the start, where attention sinks are; being a prefix they are exact.
     """
 
     tokens: int = 32
     prefix: int = 0
+
+    def __str__(self) -> str:
+        """As in the names of arms."""
+        return f"repair {self.tokens}" + (f" + prefix {self.prefix}" if self.prefix else "")
 
     def __post_init__(self) -> None:
         """Refuse negative numbers."""
@@ -70,7 +74,3 @@ class Settings:
         for name, fine, wanted in checks:
             if not fine:
                 raise KVMapError(f"{name}={getattr(self, name)} must be {wanted}")
-
-    def with_guard(self, threshold: float | None) -> "Settings":
-        """The same with another guard."""
-        return replace(self, guard=threshold)

@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from kvmap.evaluation.evidence import Evidence
 from kvmap.runtime.answer import FinishReason, Piece, TokenLogprob
 from kvmap.server.engine_thread import EngineThread
 from kvmap.server.errors import APIError, Outcome, invalid, timed_out, unknown_model
@@ -42,6 +43,7 @@ class Service:
     thread: EngineThread
     settings: ServerSettings
     metrics: Metrics
+    evidence: Evidence | None = None
 
 
 class Answering(Response):

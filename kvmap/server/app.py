@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -65,7 +66,7 @@ def create_app(service: Service) -> FastAPI:
         """The one model."""
         require_key(request, service.settings)
         return JSONResponse(
-            {"object": "list", "data": [_model(service.thread.require().served, created)]}
+            {"object": "list", "data": [_model(service, service.thread.require().served, created)]}
         )
 
     @app.get("/v1/models/{name:path}")
@@ -75,12 +76,12 @@ def create_app(service: Service) -> FastAPI:
         served = service.thread.require().served
         if name != served.model:
             raise unknown_model(name, served.model)
-        return JSONResponse(_model(served, created))
+        return JSONResponse(_model(service, served, created))
 
     return app
 
 
-def _model(served: Served, created: int) -> dict[str, Any]:
+def _model(service: Service, served: Served, created: int) -> dict[str, Any]:
     return {
         "id": served.model,
         "object": "model",
@@ -92,6 +93,7 @@ def _model(served: Served, created: int) -> dict[str, Any]:
             "mode": served.mode,
             "mapper": served.mapper,
             "family": served.family,
+            "evidence": asdict(service.evidence) if service.evidence is not None else None,
         },
     }
 

@@ -9,6 +9,7 @@ from kvmap.mappers.base import Mapper
 from kvmap.pair import ModelPair
 from kvmap.runtime.answer import Piece, Stats
 from kvmap.runtime.options import Mode, Options
+from kvmap.runtime.prefill import Wanted, always
 
 
 class PieceStream(Protocol):
@@ -51,6 +52,11 @@ class AnsweringEngine(Protocol):
         """Raise a ``KVMapError`` when the engine cannot be trusted."""
         ...
 
-    def stream(self, prompt_ids: Sequence[int], options: Options | None = None) -> PieceStream:
-        """Answer one prompt piece by piece."""
+    def stream(
+        self,
+        prompt_ids: Sequence[int],
+        options: Options | None = None,
+        wanted: Wanted = always,
+    ) -> PieceStream:
+        """Answer one prompt piece by piece; ``Abandoned`` where nobody waits for the first."""
         ...

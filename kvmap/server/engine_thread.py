@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import chain
 
-from kvmap.runtime.options import RequestError
+from kvmap.runtime.options import Abandoned, RequestError
 from kvmap.server.contract import AnsweringEngine, PieceStream
 from kvmap.server.errors import busy, failed, invalid, unready
 from kvmap.server.job import Job
@@ -152,8 +152,10 @@ class EngineThread:
         started = time.perf_counter()
         stream: PieceStream | None = None
         try:
-            stream = engine.stream(job.prompt, job.options)
+            stream = engine.stream(job.prompt, job.options, lambda: not job.abandoned)
             self._deliver(engine, served, job, stream, started)
+        except Abandoned:
+            self._metrics.aborts.inc()
         except RequestError as error:
             job.post(invalid(str(error)))
         except Exception as error:

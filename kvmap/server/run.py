@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 import uvicorn
 
 from kvmap.errors import KVMapError
+from kvmap.evaluation.evidence import Evidence
 from kvmap.server.answering import Service
 from kvmap.server.app import create_app
 from kvmap.server.contract import AnsweringEngine
@@ -23,20 +24,25 @@ FAREWELL_S = 5  # for sending what the engine has finished
 BACKLOG = 2048
 
 
-def serve(load: Callable[[], AnsweringEngine], settings: ServerSettings) -> None:
+def serve(
+    load: Callable[[], AnsweringEngine],
+    settings: ServerSettings,
+    evidence: Evidence | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then finish what was accepted; a second signal breaks it off.
 
     Args:
         load: Gives the engine. It is called in the thread that drives the engine, while the
             server already tells that it is not ready.
         settings: How the server runs.
+        evidence: What the mapper is worth, told to clients; None for nothing to tell.
 
     Raises:
         KVMapError: The port cannot be had, or the engine cannot be loaded.
     """
     listener = listen(settings)
     host, port = listener.getsockname()[:2]
-    server = Server(load, settings)
+    server = Server(load, settings, evidence)
     print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
     asyncio.run(server.run_on(listener))
     if server.thread.failure is not None:
@@ -80,17 +86,23 @@ class Server(uvicorn.Server):
     Args:
         load: Gives the engine.
         settings: How the server runs.
+        evidence: What the mapper is worth; None for nothing to tell.
 
     Attributes:
         thread: What drives the engine.
     """
 
-    def __init__(self, load: Callable[[], AnsweringEngine], settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        load: Callable[[], AnsweringEngine],
+        settings: ServerSettings,
+        evidence: Evidence | None = None,
+    ) -> None:
         metrics = Metrics()
         self.thread = EngineThread(load, settings.model, settings.queue, metrics)
         self._drain_s = settings.drain_s
         self._draining: asyncio.Task[None] | None = None
-        app = create_app(Service(self.thread, settings, metrics))
+        app = create_app(Service(self.thread, settings, metrics, evidence))
         super().__init__(
             uvicorn.Config(
                 app,
