@@ -15,9 +15,9 @@ EXPECTED = (
 
 
 def quiet() -> None:
-    """Leave of Lightning, transformers and the hub what a user must act upon."""
+    """Leave of Lightning, transformers and HTTP clients what a user must act upon."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning", "httpx"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in EXPECTED:
         warnings.filterwarnings("ignore", message=message)

@@ -148,7 +148,8 @@ def test_speeds_are_medians_and_acceptance_is_for_trained_lengths_only() -> None
     assert found.tpot_ms == pytest.approx(1000 * 2.0 / 4)
     assert found.tokens_per_second == pytest.approx(5 / 2.1)
     assert found.ttft.value == found.ttft.low == found.ttft.high == pytest.approx(4)
-    assert found.total.value == pytest.approx(2), "prompts are paired, whatever their order"
+    paired = (found.total.low, found.total.high)
+    assert paired == pytest.approx((2, 2)), "prompts are paired, whatever their order"
     assert found.acceptance == pytest.approx(20 / 50)
     assert found.stages == [StageTime("map", 200.0, 20.0), StageTime("roll back", 500.0, None)]
     assert found.blocks == [BlockCount(0, 1), BlockCount(4, 2), BlockCount(6, 1), BlockCount(24, 1)]
@@ -168,9 +169,9 @@ def test_mapping_and_reading_go_on_beyond_the_models_positions(random_pair: Mode
         assert (found.length, found.repeats, found.random_kv) == (length, 3, random_kv)
         assert min(found.read_ms, found.source_ms, found.map_ms, found.repair_ms) > 0
         assert found.cold.low <= found.cold.value <= found.cold.high
-        assert found.cold.value < found.warm.value, "the source's prefill is in cold alone"
-        parts = found.map_ms + found.repair_ms
-        assert found.read_ms / parts == pytest.approx(found.warm.value, rel=0.5)
+    assert found.cold.value < found.warm.value, "the source's prefill is in cold alone"
+    parts = found.map_ms + found.repair_ms
+    assert found.read_ms / parts == pytest.approx(found.warm.value, rel=0.5)
     assert answering.limit == 4096
     with pytest.raises(RequestError):
         answering.generate([1] * 4500)
@@ -178,13 +179,13 @@ def test_mapping_and_reading_go_on_beyond_the_models_positions(random_pair: Mode
 
 def test_a_length_that_would_take_too_long_is_left_out_and_said(random_pair: ModelPair) -> None:
     notes: list[str] = []
-    patient = BenchmarkSettings(map_repeats=5, map_seconds=0.2)
+    patient = BenchmarkSettings(map_repeats=5, map_seconds=2)
     mapping = Mapping(engine(random_pair), patient, context=4096, note=notes.append)
     assert mapping.at(64) is not None
     assert mapping.at(500_000) is None
     (note,) = notes
     assert "at 500000 tokens is left out" in note
-    assert "map_seconds=0.2" in note
+    assert "map_seconds=2" in note
 
 
 def test_a_whole_benchmark_reads_back_as_it_was(random_pair: ModelPair, tmp_path: Path) -> None:
@@ -369,8 +370,8 @@ def test_the_command_prints_tables_and_keeps_result_and_samples(
     shop: Workshop, trained: Path
 ) -> None:
     done = call(
-        main, *shop.pair, f"runs={trained}", "lengths=[40,70]", "prompts=2", "new_tokens=6",
-        "repair.tokens=4", "map_lengths=[64,128]", "map_repeats=2",
+        main, *shop.pair, f"runs={trained}", "lengths=[40,70]", "prompts=2", "new_tokens=4",
+        "repair.tokens=4", "map_lengths=[64]", "map_repeats=2", "runtime.native_below=0",
     )  # fmt: skip
     assert done.status == 0, done.err
     for word in ("best by", "ridge + repair 4, cold", "target, assisted", "floor", "70 prompt",

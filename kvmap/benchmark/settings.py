@@ -30,7 +30,7 @@ class BenchmarkSettings:
     new_tokens: int = 128
     map_lengths: list[int] = field(default_factory=lambda: [2**power for power in range(6, 16)])
     map_repeats: int = 5
-    map_seconds: float = 400.0
+    map_seconds: float = 600.0
     transformers: bool = True
     seed: int = 0
 
