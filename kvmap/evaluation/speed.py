@@ -28,7 +28,7 @@ from kvmap.runtime.settings import Repair
 class Speed:
     """Loads the models anew, in the runtime's form, when the first number is missing.
 
-    The runtime runs with its defaults; ``kvmap-benchmark`` measures it as it is configured to serve.
+    The runtime runs with its defaults; ``kvmap-benchmark`` measures it as it would serve.
 
     Args:
         pair: The models.
