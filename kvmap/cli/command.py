@@ -38,12 +38,11 @@ def command(
             try:
                 return function(config)
             except (KVMapError, InstantiationException) as error:
-                mendable = error if isinstance(error, KVMapError) else error.__cause__
-                if not isinstance(mendable, KVMapError):
-                    raise
+                mendable = isinstance(error.__cause__, KVMapError)
+                sentence = str(error.__cause__) if mendable else _sentence(error)
                 if HydraConfig.get().mode == RunMode.MULTIRUN:
-                    raise CompactHydraException(str(mendable)) from None
-                told.append(str(mendable))  # past Hydra, which would print its overrides first
+                    raise CompactHydraException(sentence) from None
+                told.append(sentence)  # past Hydra, which would print its overrides first
 
         composed = hydra.main(
             version_base="1.3", config_path="pkg://kvmap.conf", config_name=config_name
@@ -91,8 +90,8 @@ def _quoted(word: str, verbatim: Sequence[str]) -> str:
 _ESCAPED = {"'": "\\'", "${": "\\${", "": ""}
 
 
-def _sentence(error: CompactHydraException) -> str:
-    """Hydra's complaint without its search path and its advice to set variables."""
+def _sentence(error: Exception) -> str:
+    """A complaint, of Hydra without its search path and its advice to set variables."""
     if isinstance(error, MissingConfigException) and error.options:
         return f"there is no {error.missing_cfg_file}; choose from {', '.join(error.options)}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
