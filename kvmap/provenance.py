@@ -1,7 +1,9 @@
 """Where an artefact comes from: versions, commit, time."""
 
 import platform
+import shlex
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +28,11 @@ class Provenance:
     python: str = field(default_factory=platform.python_version)
     versions: dict[str, str] = field(default_factory=lambda: _versions())
     commit: str | None = field(default_factory=lambda: _commit())
+
+
+def command_line() -> str:
+    """What was typed to start this process, without the folder of the program."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def _versions() -> dict[str, str]:

@@ -36,6 +36,7 @@ BRIEF = [
     "search.repairs=[4]",
     "curve=[0,4]",
     "resamples=200",
+    "speed.prompts=0",
 ]
 """What makes an evaluation take a second."""
 

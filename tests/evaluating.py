@@ -6,6 +6,7 @@ import torch
 from collecting import write_corpus
 from torch import Tensor
 
+from kvmap.benchmark.settings import BenchmarkSettings
 from kvmap.corpora.file import File
 from kvmap.evaluation.models import Models, NamedMapper
 from kvmap.evaluation.prompts import Item, Prompt
@@ -38,7 +39,13 @@ SMALL = Sizes(
 
 def settings(**changes: object) -> Settings:
     """Settings of an evaluation that takes a second."""
-    plain = {"sizes": SMALL, "search": Search([6], [0]), "curve": [0, 4, 6], "resamples": 200}
+    plain = {
+        "sizes": SMALL,
+        "search": Search([6], [0]),
+        "speed": BenchmarkSettings(prompts=0),
+        "curve": [0, 4, 6],
+        "resamples": 200,
+    }
     return Settings(**plain | changes)
 
 

@@ -18,6 +18,7 @@ from kvmap.runtime.draft import Draft
 from kvmap.runtime.engine import Engine
 from kvmap.runtime.options import Abandoned, Mode, Options, RequestError
 from kvmap.runtime.schedule import Adaptive, Fixed, Off
+from kvmap.runtime.settings import Repair
 from kvmap.runtime.transfer import Link
 from kvmap.runtime.verify import Verifier
 
@@ -517,3 +518,18 @@ def test_a_request_without_a_mapper_is_refused(random_pair: ModelPair) -> None:
     assert native.generate([1, 2, 3], GREEDY).stats.mode == "target"
     with pytest.raises(RequestError, match="mode=mapped"):
         native.stream([1, 2, 3], replace(GREEDY, mode="mapped"))
+
+
+def test_an_engine_that_changes_its_mapper_is_an_engine_of_that_mapper(
+    random_pair: ModelPair,
+) -> None:
+    first, second = engine(random_pair), engine(random_pair, repair=9)
+    second.mapper.weight.mul_(-1)
+    options = Options(12, ignore_eos=True)
+    prompt = prompts(1, 1)[0] * 40
+    before = first.generate(prompt, options)
+    first.use(second.mapper, Repair(9))
+    assert first.live_bytes == 0, "nothing that the other mapper made is gone on with"
+    after = first.generate(prompt, options)
+    assert (before.stats.repaired, after.stats.repaired) == (4, 9)
+    assert after.tokens == second.generate(prompt, options).tokens != before.tokens

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from commands import Workshop, one_sentence, read
 
+from kvmap.benchmark.result import BenchmarkResult
 from kvmap.evaluation.evidence import read_evidence
 from kvmap.evaluation.result import EvaluationResult
+from kvmap.evaluation.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,23 @@ def test_a_sweep_is_chosen_from_and_a_reverse_mapper_plays_both_ways(
     assert all(turn.received for handoff in result.handoffs for turn in handoff.turns)
 
 
+def test_speed_at_the_operating_point_is_said_and_left_beside_the_result(
+    shop: Workshop, runs: Path
+) -> None:
+    done = shop.evaluate(
+        f"export={runs / 'ridge'}", "speed.prompts=2", "speed.lengths=[16,24,4000]",
+        "speed.new_tokens=4", "speed.map_lengths=[]", "speed.transformers=false",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "speed at 24 prompt tokens, mapped against native: first token" in done.out
+    result = BenchmarkResult.read(runs / "ridge/evaluation")
+    assert result.mapper.family == "ridge"
+    assert (result.repair, result.new_tokens) == (4, 4)
+    assert [each.length for each in result.answers] == [16, 24]
+    assert result.notes[0].startswith("answers at 4000 prompt tokens are left out: passages have")
+    assert "speed.prompts=2" in result.command
+
+
 def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
     export = f"export={runs / 'ridge'}"
     assert shop.evaluate(export, "+gates.same_top=0").status == 0
@@ -71,6 +90,7 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
         (["export={ridge}", "reverse_export={ridge}"], "fitted on another source"),
         (["export={ridge}", "pair.source.model={target}"], "fitted on another source"),
         (["export={ridge}", "seed=x"], "seed=x must be"),
+        (["export={ridge}", "speed.new_tokens=1"], "new_tokens=1 must be"),
         (["export={ridge}", "sizes.turns=many"], "sizes.turns=many must be"),
         (["export={ridge}", "+gates.lookups=high"], "gates.lookups=high"),
     ],
@@ -88,8 +108,14 @@ def test_quick_measures_less_of_the_same(shop: Workshop) -> None:
     from hydra.utils import instantiate
 
     with initialize_config_module("kvmap.conf", version_base="1.3"):
-        sizes = instantiate(compose("evaluate").sizes)
+        config = compose("evaluate")
+        sizes, speed = instantiate(config.sizes), instantiate(config.speed, _convert_="all")
     quick = sizes.quick()
     assert quick.prompt == sizes.prompt
     assert quick.passages < sizes.passages
     assert quick.quick() == quick
+    assert speed == Settings().speed
+    brief = speed.quick()
+    assert (brief.lengths, max(brief.map_lengths)) == ([128, 960], 1024)
+    assert brief.prompts < speed.prompts
+    assert brief.quick() == brief

@@ -3,13 +3,18 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
+from kvmap.benchmark.result import Role
+from kvmap.errors import KVMapError
+from kvmap.runtime import attention
 from kvmap.runtime.answer import Stats
 from kvmap.runtime.engine import Engine
 from kvmap.runtime.options import Mode, Options
@@ -22,19 +27,26 @@ class Timing:
     Attributes:
         ttft: Seconds to the first token.
         latency: Seconds to the last.
-        tokens: Generated tokens.
+        generated: Number of generated tokens.
+        tokens: Which; empty where another program does not tell.
         stats: The engine's own account; None for other programs.
     """
 
     ttft: float
     latency: float
-    tokens: tuple[int, ...]
+    generated: int
+    tokens: tuple[int, ...] = ()
     stats: Stats | None = None
 
     @property
     def tpot(self) -> float:
         """Seconds per token after the first."""
-        return (self.latency - self.ttft) / max(len(self.tokens) - 1, 1)
+        return (self.latency - self.ttft) / max(self.generated - 1, 1)
+
+    @property
+    def throughput(self) -> float:
+        """Generated tokens per second of the whole."""
+        return self.generated / self.latency
 
 
 class Arm(ABC):
@@ -42,10 +54,11 @@ class Arm(ABC):
 
     Args:
         name: In tables.
+        role: What it is.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, role: Role) -> None:
+        self.name, self.role = name, role
 
     @abstractmethod
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Timing:
@@ -63,17 +76,28 @@ class EngineArm(Arm):
     """
 
     def __init__(self, name: str, engine: Engine, mode: Mode, warm: bool = False) -> None:
-        super().__init__(name)
+        roles: dict[Mode, Role] = {"mapped": "cold", "target": "target", "source": "source"}
+        super().__init__(name, "warm" if warm else roles[mode])
         self._engine, self._mode, self._warm = engine, mode, warm
 
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Timing:
-        """Answer, from a cold start or after the source."""
+        """Answer, from a cold start or after the source.
+
+        Raises:
+            KVMapError: The source's cache was not kept, so that there is no warm start.
+        """
         options = Options(new_tokens, ignore_eos=True, mode=self._mode, reuse=self._warm)
         if self._warm:
             self._engine.generate(prompt, Options(1, mode="source"))
         answer = self._engine.generate(prompt, options)
         self._engine.forget()
-        return Timing(answer.stats.ttft, answer.stats.latency, answer.tokens, answer.stats)
+        stats = answer.stats
+        if self._warm and len(prompt) > 1 and stats.mapped and not stats.warm:
+            raise KVMapError(
+                f"the source's cache of {len(prompt)} tokens is larger than runtime.session_bytes="
+                f"{self._engine.settings.session_bytes}, so there is no warm start; raise it"
+            )
+        return Timing(stats.ttft, stats.latency, len(answer.tokens), answer.tokens, stats)
 
 
 @dataclass
@@ -92,6 +116,8 @@ class _Clock(BaseStreamer):
 class GenerateArm(Arm):
     """Through transformers' ``generate``, alone or assisted.
 
+    Weights are shared with the models that are given; attention is transformers' own.
+
     Args:
         name: In tables.
         model: Who answers.
@@ -104,11 +130,9 @@ class GenerateArm(Arm):
         model: PreTrainedModel,
         assistant: PreTrainedModel | None = None,
     ) -> None:
-        super().__init__(name)
-        self._model, self._assistant = model, assistant
-        for each in (model, assistant):
-            if each is not None and each.generation_config is not None:
-                each.generation_config.eos_token_id = None  # so that every answer is as long
+        super().__init__(name, "generate" if assistant is None else "assisted")
+        self._model = _untouched(model)
+        self._assistant = None if assistant is None else _untouched(assistant)
 
     @torch.no_grad()
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Timing:
@@ -125,4 +149,16 @@ class GenerateArm(Arm):
             streamer=clock,
         )
         tokens = tuple(out[0, len(prompt) :].tolist())
-        return Timing(clock.at[1] - started, time.perf_counter() - started, tokens)
+        latency = time.perf_counter() - started
+        return Timing(clock.at[1] - started, latency, len(tokens), tokens)
+
+
+def _untouched(model: PreTrainedModel) -> PreTrainedModel:
+    """The same weights under a model as transformers loads it, that no end token ends."""
+    kept = {id(each): each for each in chain(model.parameters(), model.buffers())}
+    twin = deepcopy(model, kept)
+    if twin.config._attn_implementation == attention.NAME:
+        twin.set_attn_implementation("sdpa")
+    if twin.generation_config is not None:
+        twin.generation_config.eos_token_id = None  # so that every answer is as long
+    return twin

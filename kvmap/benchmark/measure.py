@@ -38,14 +38,15 @@ def measure(
 
     Args:
         arms: The ways of answering.
-        prompts: All of one length; the first also warms up and is answered once more before.
+        prompts: All of one length; the first warms up, read backwards, so that nobody has seen a
+            prompt's beginning before it is timed.
         new_tokens: Tokens to generate.
         say: Hears of every prompt done.
         seed: Of the orders.
     """
     dice, samples = random.Random(seed), []
     for arm in arms:
-        arm.answer(prompts[0], min(new_tokens, 32))
+        arm.answer(prompts[0][::-1], min(new_tokens, 32))
     for number, prompt in enumerate(prompts):
         for arm in dice.sample(list(arms), len(arms)):
             timing = arm.answer(prompt, new_tokens)

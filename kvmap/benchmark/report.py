@@ -1,12 +1,12 @@
-"""What a benchmark prints and keeps."""
+"""A benchmark as tables, and its samples as plain values."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from statistics import median
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from kvmap.benchmark.arms import Timing
-from kvmap.benchmark.measure import Sample, paired_ratio
+from kvmap.benchmark.floors import Rates
+from kvmap.benchmark.measure import Sample
+from kvmap.benchmark.result import ArmSpeed, BenchmarkResult, LengthSpeed, ReadOrMap
 from kvmap.evaluation.statistics import Estimate
 
 HEADER = (
@@ -19,78 +19,94 @@ HEADER = (
     "TPOT x",
     "total x",
     "accepted",
+    "peak MiB",
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """One arm at one length; medians, and how many times faster than the baseline.
-
-    Attributes:
-        arm: Its name.
-        ttft_ms: Milliseconds to the first token.
-        tpot_ms: Milliseconds per token after it.
-        total_ms: Milliseconds to the last token.
-        ttft: Baseline's TTFT / this, paired per prompt.
-        tpot: Likewise.
-        total: Likewise.
-        acceptance: Accepted / proposed tokens; None without a draft.
-    """
-
-    arm: str
-    ttft_ms: float
-    tpot_ms: float
-    total_ms: float
-    ttft: Estimate
-    tpot: Estimate
-    total: Estimate
-    acceptance: float | None
-
-    def cells(self, new_tokens: int) -> tuple[str, ...]:
-        """As text."""
-        return (
-            self.arm,
-            f"{self.ttft_ms:.1f}",
-            f"{self.tpot_ms:.2f}",
-            f"{self.total_ms:.0f}",
-            f"{1000 * new_tokens / self.total_ms:.1f}",
-            *map(_times, (self.ttft, self.tpot, self.total)),
-            "" if self.acceptance is None else f"{self.acceptance:.2f}",
-        )
-
-
-def _times(ratio: Estimate) -> str:
-    return f"{ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
-
-
-def rows(samples: Sequence[Sample], baseline: str) -> list[Row]:
-    """One row an arm, from samples of one length."""
-    by_arm: dict[str, list[Timing]] = {}
-    for sample in samples:
-        by_arm.setdefault(sample.arm, []).append(sample.timing)
-
-    def ratio(arm: str, read: Callable[[Timing], float]) -> Estimate:
-        return paired_ratio([read(t) for t in by_arm[baseline]], [read(t) for t in by_arm[arm]])
-
-    return [
-        Row(
-            arm,
-            1000 * median(t.ttft for t in timings),
-            1000 * median(t.tpot for t in timings),
-            1000 * median(t.latency for t in timings),
-            ratio(arm, lambda t: t.ttft),
-            ratio(arm, lambda t: t.tpot),
-            ratio(arm, lambda t: t.latency),
-            _acceptance(timings),
-        )
-        for arm, timings in by_arm.items()
+def length_table(speed: LengthSpeed, new_tokens: int) -> str:
+    """All arms at one length, then the stages of the native target and of the mapped path."""
+    parts = [
+        f"\n{speed.length} prompt tokens, {new_tokens} new, {speed.prompts} prompts\n",
+        markdown(HEADER, [_arm(arm) for arm in speed.arms]),
     ]
+    for role in ("target", "cold"):
+        arm = speed.find(role)
+        if arm is not None:
+            parts += [f"\n{arm.arm}\n", stage_table(arm)]
+            if arm.blocks:
+                blocks = ", ".join(f"{each.size} ({each.rounds} rounds)" for each in arm.blocks)
+                parts.append(f"\nproposed tokens of a block: {blocks}")
+    return "\n".join(parts)
 
 
-def _acceptance(timings: Sequence[Timing]) -> float | None:
-    stats = [t.stats for t in timings if t.stats is not None]
-    proposed = sum(each.proposed for each in stats)
-    return sum(each.accepted for each in stats) / proposed if proposed else None
+def _arm(arm: ArmSpeed) -> tuple[str, ...]:
+    return (
+        arm.arm,
+        f"{arm.ttft_ms:.1f}",
+        f"{arm.tpot_ms:.2f}",
+        f"{arm.total_ms:.0f}",
+        f"{arm.tokens_per_second:.1f}",
+        *map(times, (arm.ttft, arm.tpot, arm.total)),
+        "" if arm.acceptance is None else f"{arm.acceptance:.2f}",
+        ", ".join(f"{peak.device} {peak.mib:.0f}" for peak in arm.peak),
+    )
+
+
+def stage_table(arm: ArmSpeed) -> str:
+    """Median milliseconds of each stage beside its floor."""
+    lines = []
+    for stage in arm.stages:
+        floor = stage.floor_ms
+        share = f"{100 * floor / stage.ms:.0f}%" if floor and stage.ms else ""
+        lines.append((stage.name, f"{stage.ms:.1f}", f"{floor:.1f}" if floor else "", share))
+    return markdown(("stage", "ms", "floor ms", "floor / measured"), lines)
+
+
+def mapping_table(found: Sequence[ReadOrMap]) -> str:
+    """Mapping against reading, a line a length."""
+    header = ("tokens", "read ms", "source ms", "map ms", "repair ms", "warm x", "cold x",
+              "repeats", "KV")  # fmt: skip
+    lines = [
+        (
+            f"{each.length}",
+            f"{each.read_ms:.1f}",
+            f"{each.source_ms:.1f}",
+            f"{each.map_ms:.1f}",
+            f"{each.repair_ms:.1f}",
+            times(each.warm),
+            times(each.cold),
+            f"{each.repeats}",
+            "random" if each.random_kv else "the source's",
+        )
+        for each in found
+    ]
+    return f"\nThe target reads a prompt, or its KV is mapped\n\n{markdown(header, lines)}"
+
+
+def speed_line(result: BenchmarkResult) -> str:
+    """The longest prompts' ratios in one sentence, mapped against the native target."""
+    if not result.answers:
+        return "no answers were timed"
+    longest = max(result.answers, key=lambda each: each.length)
+    told = [
+        f"first token {times(arm.ttft)}, whole answer {times(arm.total)} times sooner {arm.role}"
+        for arm in (longest.find("cold"), longest.find("warm"))
+        if arm is not None
+    ]
+    return f"speed at {longest.length} prompt tokens, mapped against native: " + "; ".join(told)
+
+
+def rates_line(device: str, threads: int, rates: Rates) -> str:
+    """What floors are counted with."""
+    return (
+        f"{device}, {threads} threads: {rates.flops / 1e9:.0f} GFLOP/s in a product, "
+        f"{rates.bytes / 1e9:.1f} GB/s in a copy"
+    )
+
+
+def times(ratio: Estimate) -> str:
+    """How many times faster, with its interval."""
+    return f"{ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -104,18 +120,6 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def stage_table(timings: Sequence[Timing], floors: Sequence[dict[str, float]]) -> str:
-    """Median milliseconds of each stage beside the floor, over answers of one arm."""
-    stages = [t.stats.stages.seconds for t in timings if t.stats is not None]
-    lines = []
-    for name in stages[0]:
-        spent = 1000 * median(each.get(name, 0.0) for each in stages)
-        floor = 1000 * median(each.get(name, 0.0) for each in floors)
-        share = f"{100 * floor / spent:.0f}%" if floor and spent else ""
-        lines.append((name, f"{spent:.1f}", f"{floor:.1f}" if floor else "", share))
-    return markdown(("stage", "ms", "floor ms", "floor / measured"), lines)
-
-
 def plain(sample: Sample) -> dict[str, Any]:
     """A sample in plain values, for JSON."""
     timing = sample.timing
@@ -125,6 +129,7 @@ def plain(sample: Sample) -> dict[str, Any]:
         "prompt": sample.prompt,
         "ttft_s": timing.ttft,
         "latency_s": timing.latency,
+        "generated": timing.generated,
         "tokens": list(timing.tokens),
     }
     if timing.stats is not None:

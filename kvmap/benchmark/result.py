@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
+from kvmap.benchmark.settings import BenchmarkSettings
 from kvmap.evaluation.result import MapperFacts
 from kvmap.evaluation.statistics import Estimate
 from kvmap.evaluation.structure import read_structured
@@ -73,10 +74,11 @@ class ArmSpeed:
         ttft: The native target's TTFT / this, paired per prompt.
         tpot: Likewise.
         total: Likewise.
-        acceptance: Accepted / proposed tokens; None without a draft, and beyond trained context.
+        acceptance: Accepted / proposed tokens; None without a draft, and for prompts longer than
+            the models' trained context.
         stages: Where the time went; empty for other programs.
-        blocks: Histogram of block sizes; empty for other programs.
-        peak: By device; empty for other programs.
+        blocks: Histogram of block sizes, smallest first; empty without a draft.
+        peak: By device; empty for another server, and where the system does not tell.
     """
 
     arm: str
@@ -118,15 +120,18 @@ class ReadOrMap:
     """Making the target's KV of a prompt by mapping, against reading it.
 
     Attributes:
-        length: Tokens of prompt.
+        length: Tokens of prompt, drawn at random.
         repeats: How often it was measured.
-        random_kv: Whether the KV is random numbers, since the models' context ends before.
-        read_ms: Median milliseconds of the target's own prefill.
+        random_kv: Whether the KV that is mapped is random numbers, since the models' trained
+            context ends before.
+        read_ms: Median milliseconds of the target's own prefill; the first token included, as in
+            the others.
         source_ms: Of the source's prefill.
         map_ms: Of transfer and mapping into the target's cache.
-        repair_ms: Of repair; the first token's logits included.
-        warm: read / (map + repair), paired per repeat.
-        cold: read / (source prefill + map + repair), paired per repeat.
+        repair_ms: Of repair.
+        warm: read / (transfer + map + repair), paired per repeat.
+        cold: read / (source prefill + transfer + map + repair), paired per repeat. On two devices
+            these overlap, and their whole counts.
     """
 
     length: int
@@ -159,6 +164,11 @@ class BenchmarkResult:
         mapping: Mapping against reading, by length.
         command: What was typed.
         provenance: Versions, commit, time.
+        settings: How much was measured.
+        text: Fingerprint of the prompts.
+        context: Tokens that both models were trained on.
+        seconds: What all of it took.
+        notes: What a reader has to know: lengths left out and why, answers cut short.
         format: Version of this layout.
     """
 
@@ -176,6 +186,11 @@ class BenchmarkResult:
     mapping: list[ReadOrMap]
     command: str
     provenance: Provenance
+    settings: BenchmarkSettings = field(default_factory=BenchmarkSettings)
+    text: str = ""
+    context: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
     format: int = FORMAT
 
     def write(self, folder: Path) -> Path:

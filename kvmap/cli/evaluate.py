@@ -4,6 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from kvmap.cli.beside import beside
 from kvmap.cli.command import command
 
 
@@ -12,6 +13,7 @@ def main(config: DictConfig) -> None:
     """Choose an operating point, measure all arms, write the result and the evidence."""
     from hydra.utils import instantiate
 
+    from kvmap.benchmark.report import speed_line
     from kvmap.errors import KVMapError
     from kvmap.evaluation.candidates import Export, exports_below
     from kvmap.evaluation.evaluate import Evaluation
@@ -28,10 +30,11 @@ def main(config: DictConfig) -> None:
         exports = [Export.find(config.export)]
     else:
         exports = exports_below(Path(config.runs))
-    sizes = instantiate(config.sizes)
+    sizes, speed = instantiate(config.sizes), instantiate(config.speed, _convert_="all")
     settings = Settings(
         sizes=sizes.quick() if config.quick else sizes,
         search=instantiate(config.search, _convert_="all"),
+        speed=speed.quick() if config.quick else speed,
         curve=list(config.curve),
         seed=config.seed,
         resamples=config.resamples,
@@ -49,6 +52,8 @@ def main(config: DictConfig) -> None:
     )
     result = evaluation.run()
     print(table(result))
+    if evaluation.benchmark is not None:
+        print(f"\n{speed_line(evaluation.benchmark)}")
     print(f"\nsaved in {evaluation.out_dir}; evidence in {result.mapper.export}")
     held = gates(result, config.gates)
     for gate in held:
@@ -61,10 +66,7 @@ def _folder(config: DictConfig) -> Path:
     """Where the result goes: by default beside what is evaluated."""
     if config.out_dir is not None:
         return Path(config.out_dir)
-    named = Path(config.runs if config.export is None else config.export)
-    if not named.exists():  # a hub id
-        return Path("outputs") / f"evaluation-{named.name}"
-    return (named.parent if named.name == "export" else named) / "evaluation"
+    return beside(Path(config.runs if config.export is None else config.export), "evaluation")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Handoffs:
             part = self.passages[start:stop]
             unit = Unit(
                 f"handoff {mode} {start}",
-                decided_by(self.models)
+                decided_by(self.models.pair)
                 | {
                     "task": ["handoff", mode, self.repair, sizes.turns, sizes.turn_tokens],
                     "mappers": [self.mapper.key, self.reverse.key if self.reverse else None],

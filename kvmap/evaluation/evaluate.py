@@ -6,6 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from kvmap.benchmark.result import BenchmarkResult
 from kvmap.corpora.base import Corpus
 from kvmap.errors import KVMapError
 from kvmap.evaluation.answering import Answering
@@ -25,6 +26,7 @@ from kvmap.evaluation.progress import Progress
 from kvmap.evaluation.replacement import replacements
 from kvmap.evaluation.result import DataFacts, EvaluationResult, Handoff, OperatingPoint
 from kvmap.evaluation.settings import Settings
+from kvmap.evaluation.speed import Speed
 from kvmap.evaluation.summary import Summary
 from kvmap.evaluation.units import Units
 from kvmap.export import load_mapper
@@ -45,6 +47,9 @@ class Evaluation:
         harness: Tasks of lm-evaluation-harness.
         shown: Whether to show progress.
 
+    Attributes:
+        benchmark: The speed at the operating point, once :meth:`run` has measured it.
+
     Raises:
         KVMapError: Something does not fit: exports and pair, sizes and text or positions.
     """
@@ -63,12 +68,14 @@ class Evaluation:
         self.pair, self.corpus, self.exports = pair, corpus, list(exports)
         self.settings, self.out_dir, self.reverse = settings, out_dir, reverse
         self.harness, self.shown = harness or Harness(), shown
+        self.benchmark: BenchmarkResult | None = None
         self._check()
 
     def run(self) -> EvaluationResult:
         """Evaluate; finished work of an earlier call is not done again.
 
-        Writes ``evaluation.json`` into the folder, and ``evidence.json`` into the export.
+        Writes ``evaluation.json`` and ``benchmark.json`` into the folder, and ``evidence.json``
+        into the export.
         """
         self.out_dir.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.out_dir / ".lock", timeout=0)
@@ -103,6 +110,8 @@ class Evaluation:
         progress.close()
         summary = self._summary(found, test, mappers, lineup.main[-1])
         harness = run_harness(self.harness, self._harness_arms(models, mappers, lineup))
+        del models  # the runtime loads its own
+        point = self._speed(export, point, mappers, units, test)
         result = EvaluationResult(
             pair=self.pair.name,
             direction=self.pair.direction,
@@ -151,6 +160,26 @@ class Evaluation:
         export, point = chooser.choose(self.exports)
         progress.close()
         return export, point, fingerprint(chosen_on)
+
+    def _speed(
+        self,
+        export: Export,
+        point: OperatingPoint,
+        mappers: Mappers,
+        units: Units,
+        test: Sequence[Passage],
+    ) -> OperatingPoint:
+        """Measure it, last of all; the point comes back with its candidates' first tokens."""
+        if not self.settings.speed.prompts:
+            return point
+        progress = Progress(None, self.shown)
+        speed = Speed(self.pair, mappers, self.settings, units, progress)
+        if len(self.exports) > 1:
+            few = self._passages("development", self.settings.sizes.development, 0)
+            point = speed.candidates(point, self.exports, few)
+        self.benchmark = speed.benchmark(export, point, test, self.out_dir)
+        progress.close()
+        return point
 
     def _passages(self, split: str, count: int, lookups: int) -> list[Passage]:
         sizes = self.settings.sizes

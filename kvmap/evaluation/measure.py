@@ -16,6 +16,7 @@ from kvmap.evaluation.progress import Progress
 from kvmap.evaluation.prompts import Item, Prompt
 from kvmap.evaluation.tasks.base import PassageItem, Task
 from kvmap.evaluation.units import Unit, Units
+from kvmap.pair import ModelPair
 
 MapperSource = Callable[[str], NamedMapper]
 
@@ -107,9 +108,8 @@ def blocks(count: int, size: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(bounds))
 
 
-def decided_by(models: Models) -> dict[str, Any]:
+def decided_by(pair: ModelPair) -> dict[str, Any]:
     """What of models and software decides any number here."""
-    pair = models.pair
     return {
         "source": asdict(pair.source.identity()),
         "target": asdict(pair.target.identity()),
@@ -120,7 +120,7 @@ def decided_by(models: Models) -> dict[str, Any]:
 def _unit(models: Models, work: Work, part: Sequence[Passage], count: int, start: int) -> Unit:
     return Unit(
         f"{work.task.name} {work.arm.name} {start}",
-        decided_by(models)
+        decided_by(models.pair)
         | {
             "task": [work.task.name, asdict(work.task)],  # type: ignore[call-overload]
             "arm": asdict(work.arm),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields, replace
 
 from kvmap.arguments import require_whole
+from kvmap.benchmark.settings import BenchmarkSettings
 from kvmap.errors import KVMapError
 
 
@@ -130,6 +131,17 @@ class Search:
                 require_whole(f"search.{name}", value, 0)
 
 
+def brief() -> BenchmarkSettings:
+    """As much of a benchmark as an evaluation carries along."""
+    return BenchmarkSettings(
+        lengths=[128, 256, 512, 960],
+        prompts=4,
+        new_tokens=64,
+        map_lengths=[64, 128, 256, 512, 1024, 2048, 4096],
+        map_seconds=20.0,
+    )
+
+
 @dataclass(frozen=True)
 class Settings:
     """All that decides an evaluation besides models, mapper and text.
@@ -137,6 +149,7 @@ class Settings:
     Attributes:
         sizes: How much is measured.
         search: What the operating point is chosen from.
+        speed: The benchmark at the operating point; without prompts no speed is measured.
         curve: Repaired tokens of the repair curve.
         seed: Of choices' places and of the bootstrap.
         resamples: Draws of the bootstrap.
@@ -144,6 +157,7 @@ class Settings:
 
     sizes: Sizes = field(default_factory=Sizes)
     search: Search = field(default_factory=Search)
+    speed: BenchmarkSettings = field(default_factory=brief)
     curve: list[int] = field(default_factory=lambda: [0, 8, 16, 32, 64])
     seed: int = 0
     resamples: int = 2000

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -20,7 +21,7 @@ from kvmap.runtime.prefill import MappedPrefill, Reading, Wanted, always
 from kvmap.runtime.runner import Runner
 from kvmap.runtime.sampling import Chooser
 from kvmap.runtime.session import Caches, SessionKey
-from kvmap.runtime.settings import Settings
+from kvmap.runtime.settings import Repair, Settings
 from kvmap.runtime.transfer import Link
 from kvmap.runtime.verify import Verifier, log_probabilities
 
@@ -79,11 +80,23 @@ class Engine:
             for side in (pair.source, pair.target)
         )
         self.link = Link(self.source.device, self.target.device)
+        self.memory = Memory(self.source, self.target, self.settings, self._key)
+        self.use(mapper)
+
+    def use(self, mapper: Mapper | None, repair: Repair | None = None) -> None:
+        """Answer through this mapper from now on; conversations at rest are dropped.
+
+        Args:
+            mapper: A fitted mapper of the pair; None to answer natively.
+            repair: At this repair, if it is another than before.
+        """
         self.mapper = mapper
         if mapper is not None:
-            dtype = torch_dtype(self.settings.mapper_dtype, pair.target.config)
+            dtype = torch_dtype(self.settings.mapper_dtype, self.pair.target.config)
             self.mapper = mapper.eval().to(self.target.device, dtype)
-        self.memory = Memory(self.source, self.target, self.settings, self._key)
+        if repair is not None:
+            self.settings = replace(self.settings, repair=repair)
+        self.forget()
 
     @property
     def limit(self) -> int:

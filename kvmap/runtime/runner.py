@@ -21,7 +21,7 @@ class Runner:
 
     Attributes:
         step: That step, None without.
-        positions: ``[max_position_embeddings]`` on the device, 0, 1, 2 …
+        positions: ``[max_position_embeddings]`` or more on the device, 0, 1, 2 …
     """
 
     def __init__(self, side: Side, vocabulary: int, compile: bool = False) -> None:
@@ -40,6 +40,14 @@ class Runner:
         if self.step is not None:
             capacity += -capacity % ROOM
         return Buffer(self.side.shape, capacity, self.model.dtype, self.device)
+
+    def reach(self, positions: int) -> None:
+        """Let it read so many positions, even beyond those that the model knows.
+
+        What it says there means nothing; how fast it is does.
+        """
+        if positions > len(self.positions):
+            self.positions = torch.arange(positions, device=self.device)
 
     def read(self, ids: Tensor, buffer: Buffer) -> None:
         """Append tokens ``[T]`` to the buffer, without computing logits."""
