@@ -170,8 +170,8 @@ def test_mapping_and_reading_go_on_beyond_the_models_positions(random_pair: Mode
         assert min(found.read_ms, found.source_ms, found.map_ms, found.repair_ms) > 0
         assert found.cold.low <= found.cold.value <= found.cold.high
     assert found.cold.value < found.warm.value, "the source's prefill is in cold alone"
-    parts = found.map_ms + found.repair_ms
-    assert found.read_ms / parts == pytest.approx(found.warm.value, rel=0.5)
+    of_medians = found.read_ms / (found.map_ms + found.repair_ms)
+    assert 1 / 8 < of_medians / found.warm.value < 8, "no stage is forgotten, however noisy"
     assert answering.limit == 4096
     with pytest.raises(RequestError):
         answering.generate([1] * 4500)

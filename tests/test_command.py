@@ -1,10 +1,11 @@
 """What every command shares."""
 
 import pytest
-from commands import call
+from commands import Outcome, call
 from omegaconf import DictConfig
 
 from kvmap.cli.command import command
+from kvmap.errors import KVMapError
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,23 @@ def test_a_verbatim_setting_is_what_was_typed(text: str) -> None:
 
     assert call(main, f"prompt={text}").status == 0
     assert heard == [text]
+
+
+def test_what_the_user_can_mend_is_one_line_and_nothing_else() -> None:
+    @command("serve")
+    def main(config: DictConfig) -> None:
+        raise KVMapError("no such luck")
+
+    assert call(main) == Outcome(1, "", "kvmap: no such luck\n")
+
+
+def test_a_defect_of_ours_keeps_its_traceback() -> None:
+    @command("serve")
+    def main(config: DictConfig) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        call(main)
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("'a, b'", "a, b"), ("null", None), ("", "")])

@@ -87,7 +87,7 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
         (["export={ridge}", "sizes.passages=5000"], "texts of 32 tokens, 5000 are wanted"),
         (["export={ridge}", "search.repairs=[]"], "search.repairs is empty"),
         (["export={ridge}", "curve=[-1]"], "curve=-1 must be"),
-        (["export={ridge}", "reverse_export={ridge}"], "was fitted on a source"),
+        (["export={ridge}", "reverse_export={ridge}"], "fitted on another source"),
         (["export={ridge}", "pair.source.model={target}"], "fitted on another source"),
         (["export={ridge}", "seed=x"], "seed=x must be"),
         (["export={ridge}", "speed.new_tokens=1"], "new_tokens=1 must be"),

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException, InstantiationException, MissingConfigException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from kvmap.errors import KVMapError
@@ -29,16 +31,18 @@ def command(
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
+        told: list[str] = []
+
         @functools.wraps(function)
         def job(config: DictConfig) -> Any:
             try:
                 return function(config)
-            except KVMapError as error:
-                raise CompactHydraException(str(error)) from None
-            except InstantiationException as error:
-                if isinstance(error.__cause__, KVMapError):
-                    raise CompactHydraException(str(error.__cause__)) from None
-                raise
+            except (KVMapError, InstantiationException) as error:
+                mendable = isinstance(error.__cause__, KVMapError)
+                sentence = str(error.__cause__) if mendable else _sentence(error)
+                if HydraConfig.get().mode == RunMode.MULTIRUN:
+                    raise CompactHydraException(sentence) from None
+                told.append(sentence)  # past Hydra, which would print its overrides first
 
         composed = hydra.main(
             version_base="1.3", config_path="pkg://kvmap.conf", config_name=config_name
@@ -49,17 +53,20 @@ def command(
             # Hydra then hands exceptions on, where it would print some in a form of its own.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             sys.argv[1:] = [_quoted(word, verbatim) for word in sys.argv[1:]]
+            told.clear()
             try:
                 composed()
             except CompactHydraException as error:
-                print(f"kvmap: {_sentence(error)}", file=sys.stderr)
-                raise SystemExit(1) from None
+                told.append(_sentence(error))
             except KeyboardInterrupt:
                 print(
                     "kvmap: interrupted; the same command (and out_dir) goes on from here",
                     file=sys.stderr,
                 )
                 raise SystemExit(130) from None
+            if told:
+                print(f"kvmap: {told[0]}", file=sys.stderr)
+                raise SystemExit(1)
 
         return main
 
@@ -83,8 +90,8 @@ def _quoted(word: str, verbatim: Sequence[str]) -> str:
 _ESCAPED = {"'": "\\'", "${": "\\${", "": ""}
 
 
-def _sentence(error: CompactHydraException) -> str:
-    """Hydra's complaint without its search path and its advice to set variables."""
+def _sentence(error: Exception) -> str:
+    """A complaint, of Hydra without its search path and its advice to set variables."""
     if isinstance(error, MissingConfigException) and error.options:
         return f"there is no {error.missing_cfg_file}; choose from {', '.join(error.options)}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -261,13 +261,23 @@ class Evaluation:
                 "sizes.prompt, sizes.continuation or sizes.turns"
             )
         for export in self.exports:
-            load = export.config
-            for side, fitted, served in (
-                ("source", load.source, self.pair.source),
-                ("target", load.target, self.pair.target),
-            ):
-                if fitted.revision != served.identity().revision:
-                    raise KVMapError(
-                        f"{export.named} was fitted on another {side} than "
-                        f"{served.spec.model}; evaluate the pair it was fitted on, or fit anew"
-                    )
+            _require_fitted_on(export, self.pair)
+        if self.reverse is not None:
+            _require_fitted_on(self.reverse, reversed_pair(self.pair))
+
+
+def _require_fitted_on(export: Export, pair: ModelPair) -> None:
+    """Refuse an export that was fitted on other models.
+
+    Raises:
+        KVMapError: It was.
+    """
+    for side, fitted, served in (
+        ("source", export.config.source, pair.source),
+        ("target", export.config.target, pair.target),
+    ):
+        if fitted.revision != served.identity().revision:
+            raise KVMapError(
+                f"{export.named} was fitted on another {side} than {served.spec.model}; evaluate "
+                "the pair it was fitted on, or fit anew"
+            )
