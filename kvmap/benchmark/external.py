@@ -3,7 +3,9 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
@@ -20,6 +22,8 @@ WAYS: tuple[dict[str, Any], ...] = (
     {},
 )
 """What is asked beside the prompt, from what we want to what every server knows."""
+
+PROBE = (1, 2, 3)  # a prompt that finds out which
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class ExternalArm(Arm):
 
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Timing:
         """Answer greedily; the first token is there when the first chunk is."""
-        return self._told(lambda: self._stream(prompt, new_tokens, self._way))
+        return self._told(partial(self._stream, prompt, new_tokens, self._way))
 
     def _stream(self, prompt: Sequence[int], new_tokens: int, way: dict[str, Any]) -> Timing:
         asked = self._tokenizer.decode(list(prompt)) if self._external.as_text else list(prompt)
@@ -127,22 +131,25 @@ class ExternalArm(Arm):
         """The fullest request that the server accepts."""
         from openai import BadRequestError, UnprocessableEntityError
 
-        for way in WAYS[:-1]:
-            try:
-                self._told(lambda way=way: self._stream([1, 2, 3], 2, way))  # type: ignore[misc]
-            except (BadRequestError, UnprocessableEntityError):
-                continue
-            return way
-        self._told(lambda: self._stream([1, 2, 3], 2, WAYS[-1]), last=True)
-        return WAYS[-1]
+        *fuller, plainest = WAYS
+        for way in fuller:
+            with suppress(BadRequestError, UnprocessableEntityError):
+                self._told(partial(self._stream, PROBE, 2, way), bad=False)
+                return way
+        self._told(partial(self._stream, PROBE, 2, plainest))
+        return plainest
 
-    def _told(self, work: Callable[[], Timing], last: bool = False) -> Timing:
-        """Do it, and tell plainly what a server or the way there did wrong."""
+    def _told(self, work: Callable[[], Timing], bad: bool = True) -> Timing:
+        """Do it, and tell plainly what a server or the way there did wrong.
+
+        Args:
+            work: A request.
+            bad: Whether the server's calling it a bad request is told, too, or handed on.
+        """
         from openai import APIConnectionError, APIStatusError, BadRequestError
         from openai import UnprocessableEntityError as Unprocessable
 
         url = self._external.url
-        settled = last or hasattr(self, "_way")
         try:
             return work()
         except APIConnectionError as error:
@@ -152,7 +159,7 @@ class ExternalArm(Arm):
                 "external.url out"
             ) from error
         except APIStatusError as error:
-            if isinstance(error, BadRequestError | Unprocessable) and not settled:
+            if not bad and isinstance(error, BadRequestError | Unprocessable):
                 raise
             raise KVMapError(
                 f"external.url={url} refuses with status {error.status_code} ({_reason(error)}); "
