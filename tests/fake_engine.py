@@ -49,6 +49,7 @@ class FakeEngine:
         keep: Whether sessions are kept, which count as live.
         test_delay: Seconds that the self-test takes.
         mapped: Whether there is a mapper.
+        chunks: In how many chunks a prompt is read, each taking a delay.
 
     Attributes:
         rounds: Rounds that were computed, over all requests.
@@ -65,6 +66,7 @@ class FakeEngine:
         keep: bool = False,
         test_delay: float = 0.0,
         mapped: bool = True,
+        chunks: int = 1,
     ) -> None:
         self.tokenizer, self.delay, self.block, self.limit = tokenizer, delay, block, limit
         self.pair = SimpleNamespace(name="fake")
@@ -73,7 +75,7 @@ class FakeEngine:
         self.mode: Mode = "mapped" if mapped else "target"
         self._keep, self._test_delay = keep, test_delay
         self.kept: list[list[int]] = []
-        self.rounds = 0
+        self.rounds, self.chunks, self.chunks_read = 0, chunks, 0
         self.fault: Exception | None = None
         self._running = 0  # bytes of the running request's caches
         self._thread: int | None = None
@@ -152,9 +154,11 @@ class FakeEngine:
             while not delivered:
                 count = self.block if commit.tokens else 1
                 places = range(len(commit.tokens), len(commit.tokens) + count)
-                time.sleep(self.delay)
-                if not commit.tokens:
-                    require(wanted)
+                for _ in range(1 if commit.tokens else self.chunks):
+                    if not commit.tokens:
+                        require(wanted)
+                        self.chunks_read += 1
+                    time.sleep(self.delay)
                 self.rounds += 1
                 if self.fault is not None:
                     fault, self.fault = self.fault, None

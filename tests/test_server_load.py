@@ -260,6 +260,17 @@ def test_a_turn_whose_client_goes_in_its_last_round_is_not_kept() -> None:
         assert server.engine.kept == []
 
 
+def test_a_prompt_is_read_no_further_than_the_chunk_in_which_its_client_goes() -> None:
+    with running(FakeEngine(make_tokenizer(), delay=0.15, chunks=20)) as server:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/v1/completions", json=SHORT, timeout=0.2)
+        until(lambda: not server.server.thread.busy, patience_s=2)
+        assert server.engine.chunks_read <= 5
+        assert server.engine.rounds == 0
+        assert server.metrics()["kvmap_aborts_total"] == 1
+        assert_well(server)
+
+
 def test_metrics_add_up() -> None:
     with running(FakeEngine(make_tokenizer(), delay=0.002)) as server:
         used = [
