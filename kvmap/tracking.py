@@ -12,6 +12,8 @@ from lightning.pytorch.loggers import WandbLogger
 
 from kvmap.diagnostics import Diagnostics
 from kvmap.errors import KVMapError
+from kvmap.evaluation.report.section import Page
+from kvmap.evaluation.report.write import HTML, JSON, MARKDOWN
 from kvmap.report import Report
 from kvmap.run import RunFolder
 
@@ -81,6 +83,41 @@ class Tracker:
             artifact.add_dir(str(export))
             logger.experiment.log_artifact(artifact)
 
+    def publish(self, page: Page, folder: Path) -> None:
+        """Log an evaluation's or a sweep's page as a run of its own.
+
+        Args:
+            page: The page: its tables and figures.
+            folder: Where its files lie; they become an artifact.
+        """
+        run = wandb.init(
+            name=page.title,
+            dir=folder,
+            project=self.project,
+            entity=self.entity,
+            group=self.group,
+            job_type="evaluate",
+            tags=self.tags,
+            mode=self.mode,
+            config={fact.name: fact.value for fact in page.facts},
+            reinit="finish_previous",
+            settings=wandb.Settings(silent=self.mode != "online"),
+        )
+        with run:
+            run.summary["verdict"] = "\n".join(page.summary)
+            for section in page.sections:
+                if section.figure is not None:
+                    run.log({section.name: wandb.Image(section.figure, caption=section.caption)})
+                if section.table is not None:
+                    rows = [list(row) for row in section.table.rows]
+                    table = wandb.Table(columns=[*section.table.header], data=rows)
+                    run.log({f"{section.name}_table": table})
+            run.log({"report": wandb.Html((folder / HTML).read_text(encoding="utf-8"))})
+            artifact = wandb.Artifact(f"evaluation-{run.id}", type="evaluation")
+            for name in (HTML, MARKDOWN, JSON):
+                artifact.add_file(str(folder / name))
+            run.log_artifact(artifact)
+
 
 def resolve_mode(mode: Mode) -> Literal["online", "offline", "disabled"]:
     """What ``auto`` means here: ``WANDB_MODE`` if set, else online exactly where a key is."""
@@ -110,4 +147,7 @@ class Untracked:
         yield False
 
     def log(self, logger: Literal[False], report: Report, export: Path) -> None:
+        """Nothing."""
+
+    def publish(self, page: Page, folder: Path) -> None:
         """Nothing."""

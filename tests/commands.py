@@ -37,6 +37,7 @@ BRIEF = [
     "curve=[0,4]",
     "resamples=200",
     "speed.prompts=0",
+    "logger=none",
 ]
 """What makes an evaluation take a second."""
 

@@ -18,6 +18,8 @@ def main(config: DictConfig) -> None:
     from kvmap.evaluation.candidates import Export, exports_below
     from kvmap.evaluation.evaluate import Evaluation
     from kvmap.evaluation.gates import gates, require_known
+    from kvmap.evaluation.report.evaluation_page import evaluation_page
+    from kvmap.evaluation.report.write import write_page
     from kvmap.evaluation.settings import Settings
     from kvmap.evaluation.table import table
     from kvmap.quiet import quiet
@@ -39,7 +41,7 @@ def main(config: DictConfig) -> None:
         seed=config.seed,
         resamples=config.resamples,
     )
-    pair = instantiate(config.pair)
+    pair, tracker = instantiate(config.pair), instantiate(config.logger)
     config.data.length = settings.sizes.length
     evaluation = Evaluation(
         pair=pair,
@@ -54,7 +56,10 @@ def main(config: DictConfig) -> None:
     print(table(result))
     if evaluation.benchmark is not None:
         print(f"\n{speed_line(evaluation.benchmark)}")
-    print(f"\nsaved in {evaluation.out_dir}; evidence in {result.mapper.export}")
+    page = evaluation_page(evaluation.out_dir)
+    report = write_page(page, evaluation.out_dir)
+    tracker.publish(page, evaluation.out_dir)
+    print(f"\nsaved in {evaluation.out_dir}; evidence in {result.mapper.export}\nreport: {report}")
     held = gates(result, config.gates)
     for gate in held:
         print(gate)

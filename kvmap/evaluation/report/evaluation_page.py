@@ -1,0 +1,144 @@
+"""The page of one evaluation."""
+
+from pathlib import Path
+
+from kvmap.benchmark.result import FILE as BENCHMARK
+from kvmap.benchmark.result import BenchmarkResult
+from kvmap.errors import KVMapError
+from kvmap.evaluation.report.arms_table import arms_section, findings_section
+from kvmap.evaluation.report.correlations import correlations_section
+from kvmap.evaluation.report.handoff import handoff_section
+from kvmap.evaluation.report.origin import provenance_facts
+from kvmap.evaluation.report.quality import (
+    families_section,
+    position_section,
+    repair_section,
+    replacement_section,
+)
+from kvmap.evaluation.report.section import Fact, Page, Section, Table
+from kvmap.evaluation.report.speed import (
+    blocks_section,
+    lengths_section,
+    mapping_section,
+    panels_section,
+    stages_section,
+)
+from kvmap.evaluation.report.training import TrainingRun, training_sections
+from kvmap.evaluation.report.verdict import verdict
+from kvmap.evaluation.result import EvaluationResult
+from kvmap.export import find_export
+
+
+def evaluation_page(folder: Path) -> Page:
+    """Everything that an evaluation's folder and its mapper's run have to show.
+
+    Raises:
+        KVMapError: There is no evaluation in the folder, or a file is damaged.
+    """
+    result = EvaluationResult.read(folder)
+    benchmark = BenchmarkResult.read(folder) if (folder / BENCHMARK).is_file() else None
+    run = _run(result)
+    sections = [
+        panels_section(result, benchmark) if benchmark else None,
+        arms_section(result),
+        findings_section(result),
+        repair_section(result),
+        families_section(result),
+        correlations_section(result.operating_point),
+        replacement_section(result),
+        position_section(result),
+        handoff_section(result),
+        *(_speed_sections(benchmark) if benchmark else ()),
+        *(training_sections(run) if run else ()),
+        _harness(result),
+    ]
+    return Page(
+        title=f"{result.mapper.family}: {result.pair}, {result.direction.replace('_', ' ')}",
+        summary=verdict(result, benchmark),
+        sections=[section for section in sections if section is not None],
+        facts=_facts(result, benchmark),
+        missing=_missing(result, benchmark, run),
+    )
+
+
+def _speed_sections(benchmark: BenchmarkResult) -> list[Section | None]:
+    return [
+        stages_section(benchmark),
+        lengths_section(benchmark),
+        blocks_section(benchmark),
+        mapping_section(benchmark),
+    ]
+
+
+def _run(result: EvaluationResult) -> TrainingRun | None:
+    named = Path(result.mapper.export)
+    if not named.exists():  # a hub id, or a folder that has gone
+        return None
+    try:
+        return TrainingRun.beside(find_export(named))
+    except KVMapError:
+        return None
+
+
+def _harness(result: EvaluationResult) -> Section | None:
+    if not result.harness:
+        return None
+    rows = [
+        (each.task, each.metric, each.arm, f"{each.value:.4f}",
+         "-" if each.stderr is None else f"{each.stderr:.4f}", str(each.samples),
+         f"{each.repaired_share:.0%}")
+        for each in result.harness
+    ]  # fmt: skip
+    header = ("task", "metric", "arm", "value", "standard error", "samples", "repaired")
+    return Section(
+        "harness",
+        "Tasks of lm-evaluation-harness",
+        "The harness's own numbers for each arm on the same samples, with the share of the "
+        "contexts that was repaired: short contexts are repaired almost whole, and say little.",
+        table=Table(header, rows),
+    )
+
+
+def _missing(
+    result: EvaluationResult, benchmark: BenchmarkResult | None, run: TrainingRun | None
+) -> list[str]:
+    said = []
+    if benchmark is None:
+        said.append("speed: it was not measured (speed.prompts=0)")
+    elif benchmark.notes:
+        said += [f"speed: {note}" for note in benchmark.notes]
+    if run is None:
+        said.append("R² heatmaps, R² against k, layers: the mapper's run is not beside its export")
+    if not result.replacements:
+        said.append("where the error lies: not measured (sizes.replacement=0)")
+    if not result.handoffs:
+        said.append("handoff over turns: not measured (sizes.conversations=0)")
+    if not result.operating_point.candidates:
+        said.append("diagnostics against quality: one mapper was evaluated; evaluate runs=")
+    return said
+
+
+def _facts(result: EvaluationResult, benchmark: BenchmarkResult | None) -> list[Fact]:
+    facts = [
+        Fact("export", result.mapper.export),
+        Fact("weights", f"sha256 {result.mapper.weights_sha256}"),
+        Fact("source", f"{result.source.model}, revision {result.source.revision}"),
+        Fact("target", f"{result.target.model}, revision {result.target.revision}"),
+        Fact("text", f"{result.data.corpus}"),
+        Fact("test passages", f"fingerprint {result.data.test}"),
+        Fact("operating point", result.operating_point.why),
+        Fact("seed", str(result.settings.seed)),
+        Fact("intervals", f"95%, {result.settings.resamples} resamples of documents"),
+    ]
+    if result.data.development:
+        facts.append(Fact("development passages", f"fingerprint {result.data.development}"))
+    if benchmark is not None:
+        facts.append(
+            Fact(
+                "speed",
+                f"{benchmark.target_device}, {benchmark.threads} threads, "
+                f"{benchmark.gflops:.0f} GFLOP/s, {benchmark.gbytes:.1f} GB/s; "
+                f"{benchmark.command}",
+            )
+        )
+    return [*facts, *provenance_facts(result.provenance)]

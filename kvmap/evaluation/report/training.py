@@ -1,0 +1,141 @@
+"""Figures of the mapper's run: R² of layer pairs, R² against k, diagnostics along the depth."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from kvmap.evaluation.report.section import Section, Table
+from kvmap.evaluation.report.style import KEYS, VALUES, figure, plain
+from kvmap.jsonfile import read_json
+from kvmap.plots import r2_curve, r2_heatmap
+from kvmap.report import LAYERS, PREDICTABILITY
+
+TITLES = {
+    "r2_keys": "R² of keys",
+    "r2_values": "R² of values",
+    "attention_cosine": "cosine of attention outputs",
+    "key_error_concentration": "key error concentration",
+    "value_error_concentration": "value error concentration",
+}
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What a training run left beside its export.
+
+    Attributes:
+        keys: R² of keys by (source, target) layer.
+        values: The same of values.
+        ks: Numbers of source layers.
+        keys_at_k: R² of keys at each.
+        values_at_k: R² of values at each.
+        diagnostics: By name, one number a target layer; None where it is not defined.
+    """
+
+    keys: list[list[float]]
+    values: list[list[float]]
+    ks: list[int]
+    keys_at_k: list[float]
+    values_at_k: list[float]
+    diagnostics: dict[str, list[float | None]]
+
+    @classmethod
+    def beside(cls, export: Path) -> Self | None:
+        """Of the run that an export lies in; None where its folder is not there.
+
+        Raises:
+            KVMapError: A file is damaged.
+        """
+        folder = export.parent
+        if not (folder / PREDICTABILITY).is_file() or not (folder / LAYERS).is_file():
+            return None
+        found = read_json(folder / PREDICTABILITY, "what linear maps reach")
+        with (folder / LAYERS).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        return cls(
+            keys=found["by_layer"]["keys"],
+            values=found["by_layer"]["values"],
+            ks=found["against_k"]["k"],
+            keys_at_k=found["against_k"]["keys"],
+            values_at_k=found["against_k"]["values"],
+            diagnostics={
+                name: [float(row[name]) if row[name] not in ("", "None") else None for row in rows]
+                for name in TITLES
+                if rows and name in rows[0]
+            },
+        )
+
+
+def training_sections(run: TrainingRun) -> list[Section]:
+    """All figures of a run."""
+    keys, values = torch.tensor(run.keys), torch.tensor(run.values)
+    heat = (
+        "How much of the variance of a target layer's {what} (across) a linear map from one single "
+        "source layer (down) explains, on documents that the map was not fitted on: 1 is all, 0 is "
+        "none. A bright diagonal means that layers at equal relative depth say the same."
+    )
+    rows = [
+        (str(k), f"{a:.3f}", f"{b:.3f}")
+        for k, a, b in zip(run.ks, run.keys_at_k, run.values_at_k, strict=True)
+    ]
+    return [
+        Section("r2_keys", "R² by layer pair: keys", heat.format(what="keys"),
+                r2_heatmap(keys, "keys")),
+        Section("r2_values", "R² by layer pair: values", heat.format(what="values"),
+                r2_heatmap(values, "values")),
+        Section(
+            "r2_against_k",
+            "R² against the number of source layers read",
+            "Variance explained when every target layer reads its k best source layers at once, "
+            "mean over target layers, on the selection documents. Where the curve is flat, more "
+            "source layers only make the mapper larger.",
+            r2_curve(run.ks, run.keys_at_k, run.values_at_k),
+            Table(("k", "R² of keys", "R² of values"), rows),
+        ),
+        _layers(run),
+    ]  # fmt: skip
+
+
+def _layers(run: TrainingRun) -> Section:
+    drawn = figure(10, 3.6)
+    left, right_ = drawn.subplots(1, 2)
+    lines = (
+        (left, "attention_cosine", "#444444", "cosine"),
+        (left, "r2_keys", KEYS, "R² keys"),
+        (left, "r2_values", VALUES, "R² values"),
+        (right_, "key_error_concentration", KEYS, "keys"),
+        (right_, "value_error_concentration", VALUES, "values"),
+    )
+    for axes, name, colour, label in lines:
+        numbers = run.diagnostics.get(name, [])
+        known = [float("nan") if each is None else each for each in numbers]
+        axes.plot(range(len(known)), known, color=colour, marker="o", markersize=3, label=label)
+    right_.axhline(1, color="#777777", linestyle=":", linewidth=1)
+    left.set(xlabel="target layer", ylabel="closeness", title="how close")
+    right_.set(xlabel="target layer", ylabel="error concentration", title="where the error lies")
+    for axes in (left, right_):
+        plain(axes)
+        axes.legend(frameon=False, fontsize=8)
+    layers = range(len(run.diagnostics.get("r2_keys", [])))
+    rows = [
+        (
+            str(layer),
+            *(
+                "-" if (number := run.diagnostics[name][layer]) is None else f"{number:.3f}"
+                for name in run.diagnostics
+            ),
+        )
+        for layer in layers
+    ]
+    return Section(
+        "layers",
+        "Closeness and error concentration, layer by layer",
+        "Development documents. Left: cosine between attention outputs with mapped and with exact "
+        "KV, and the variance explained; 1 is perfect. Right: above 1 the errors lie where queries "
+        "read (keys) or where attention looks (values), so they hurt more than their size says.",
+        drawn,
+        Table(("layer", *(TITLES[name] for name in run.diagnostics)), rows),
+    )

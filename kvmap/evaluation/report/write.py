@@ -1,0 +1,50 @@
+"""Leaves a page in a folder: HTML, Markdown, JSON, and a PNG a figure."""
+
+from pathlib import Path
+
+from kvmap.evaluation.report.html import html, png
+from kvmap.evaluation.report.markdown import markdown
+from kvmap.evaluation.report.section import Page
+from kvmap.jsonfile import write_json
+
+HTML, MARKDOWN, JSON, FIGURES = "report.html", "report.md", "report.json", "figures"
+
+
+def write_page(page: Page, folder: Path) -> Path:
+    """Write all forms of a page and return the HTML file's path."""
+    figures = folder / FIGURES
+    figures.mkdir(parents=True, exist_ok=True)
+    for old in figures.glob("*.png"):
+        old.unlink()
+    for section in page.sections:
+        if section.figure is not None:
+            (figures / f"{section.name}.png").write_bytes(png(section.figure))
+    (folder / MARKDOWN).write_text(markdown(page, FIGURES), encoding="utf-8")
+    write_json(folder / JSON, _plain(page))
+    (folder / HTML).write_text(html(page), encoding="utf-8")
+    return folder / HTML
+
+
+def _plain(page: Page) -> dict[str, object]:
+    """The page's words and numbers; figures by the names of their files."""
+    return {
+        "title": page.title,
+        "summary": list(page.summary),
+        "sections": [
+            {
+                "name": each.name,
+                "title": each.title,
+                "caption": each.caption,
+                "figure": f"{FIGURES}/{each.name}.png" if each.figure is not None else None,
+                "table": None
+                if each.table is None
+                else {
+                    "header": list(each.table.header),
+                    "rows": [list(row) for row in each.table.rows],
+                },
+            }
+            for each in page.sections
+        ],
+        "missing": list(page.missing),
+        "facts": {each.name: each.value for each in page.facts},
+    }
