@@ -56,7 +56,7 @@ class Bottleneck(Mapper):
         code: int = 256,
         hidden: int = 256,
         lr: float = 1e-3,
-        epochs: int = 6,
+        epochs: int = 12,
         batch_size: int = 1024,
         ridge_lambda: float | Literal["auto"] = "auto",
     ) -> None:

@@ -8,7 +8,8 @@ from kvmap.evaluation.report.training import TITLES
 from kvmap.evaluation.report.words import interval
 from kvmap.evaluation.result import OperatingPoint
 
-LEAST = 3
+LEAST = 8
+"""Mappers below which a rank correlation is an accident."""
 
 
 def correlations_section(point: OperatingPoint) -> Section | None:

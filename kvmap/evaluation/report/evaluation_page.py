@@ -6,7 +6,7 @@ from kvmap.benchmark.result import FILE as BENCHMARK
 from kvmap.benchmark.result import BenchmarkResult
 from kvmap.errors import KVMapError
 from kvmap.evaluation.report.arms_table import arms_section, findings_section
-from kvmap.evaluation.report.correlations import correlations_section
+from kvmap.evaluation.report.correlations import LEAST, correlations_section
 from kvmap.evaluation.report.handoff import handoff_section
 from kvmap.evaluation.report.origin import provenance_facts
 from kvmap.evaluation.report.quality import (
@@ -113,8 +113,10 @@ def _missing(
         said.append("where the error lies: not measured (sizes.replacement=0)")
     if not result.handoffs:
         said.append("handoff over turns: not measured (sizes.conversations=0)")
-    if not result.operating_point.candidates:
-        said.append("diagnostics against quality: one mapper was evaluated; evaluate runs=")
+    if correlations_section(result.operating_point) is None:
+        said.append(
+            f"diagnostics against quality: fewer than {LEAST} mappers were compared (runs=)"
+        )
     return said
 
 

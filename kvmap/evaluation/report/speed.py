@@ -237,7 +237,8 @@ def blocks_section(benchmark: BenchmarkResult) -> Section | None:
     left.set(xlabel="proposed tokens in a block (0: a step without a draft)", ylabel="rounds")
     cold = [arm for at in shown if (arm := at.find("cold"))]
     accepted = [arm.acceptance or 0.0 for arm in cold]
-    right_.bar([f"{at.length}" for at in shown], accepted, color=MAPPED, width=0.6)
+    right_.bar(range(len(shown)), accepted, color=MAPPED, width=0.6)
+    right_.set_xticks(range(len(shown)), [str(at.length) for at in shown])
     for place, share in enumerate(accepted):
         right_.annotate(f"{share:.0%}", (place, share), ha="center", va="bottom")
     right_.set(xlabel="prompt tokens", ylabel="accepted of proposed tokens", ylim=(0, 1.1))

@@ -111,7 +111,7 @@ def _front(found: Sequence[Entry]) -> Section | None:
             linewidth=0.8,
         )
     front = sorted(
-        (e.cold_ttft.value, e.gap_closed.value)
+        (e.cold_ttft.value, max(e.gap_closed.value, -1.0))
         for e in shown
         if e.front and e.cold_ttft and e.gap_closed
     )
