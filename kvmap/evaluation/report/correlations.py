@@ -3,7 +3,7 @@
 import numpy as np
 
 from kvmap.evaluation.report.section import Section, Table
-from kvmap.evaluation.report.style import family_colours, figure, plain
+from kvmap.evaluation.report.style import EDGE, family_colours, figure, plain
 from kvmap.evaluation.report.training import TITLES
 from kvmap.evaluation.report.words import interval
 from kvmap.evaluation.result import OperatingPoint
@@ -36,8 +36,8 @@ def correlations_section(point: OperatingPoint) -> Section | None:
         for number, each in zip(numbers, shown, strict=True):
             if number is None or each.gap_closed is None:
                 continue
-            inside = number >= low and each.gap_closed.value >= -1
-            axes.plot(max(number, low), max(each.gap_closed.value, -1),
+            inside = number >= low and each.gap_closed.value >= EDGE
+            axes.plot(max(number, low), max(each.gap_closed.value, EDGE),
                       marker="o" if inside else "<", markersize=4, alpha=0.8,
                       color=colours[each.mapper.family], linestyle="")  # fmt: skip
         spearman = found[name].spearman

@@ -10,6 +10,7 @@ from kvmap.evaluation.report.section import Section, Table
 from kvmap.evaluation.report.style import (
     CHOSEN,
     CONTROL,
+    EDGE,
     MAPPED,
     SOURCE,
     TARGET,
@@ -175,13 +176,14 @@ def _dots(
         for place, estimate, colour in zip(places, found, colours, strict=True):
             if estimate is None:
                 continue
-            value = max(estimate.value, -1.0)
-            if estimate.value >= -1:
-                axes.plot([max(estimate.low, -1), estimate.high], [place] * 2, color=colour)
-            axes.plot([value], [place], marker="o" if estimate.value >= -1 else "<", color=colour)
+            inside = estimate.value >= EDGE
+            if inside:
+                axes.plot([max(estimate.low, EDGE), estimate.high], [place] * 2, color=colour)
+            value = max(estimate.value, EDGE)
+            axes.plot([value], [place], marker="o" if inside else "<", color=colour)
     left.axvline(0, color=SOURCE, linewidth=1)
     left.axvline(1, color=TARGET, linewidth=1)
-    left.set_xlim(left=max(left.get_xlim()[0], -1.05))
+    left.set_xlim(left=max(left.get_xlim()[0], EDGE - 0.05))
     right_.axvline(0.25, color=CONTROL, linestyle=":", linewidth=1)
 
 

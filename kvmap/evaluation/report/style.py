@@ -12,6 +12,8 @@ from kvmap.evaluation.statistics import Estimate
 SOURCE, MAPPED, TARGET, CONTROL, CHOSEN = "#E69F00", "#0072B2", "#009E73", "#9A9A9A", "#D55E00"
 PARTIES: dict[Role, str] = {"source": SOURCE, "mapped": MAPPED, "target": TARGET}
 KEYS, VALUES = MAPPED, SOURCE
+EDGE = -2.0
+"""Gap closed below which figures draw a triangle at their edge."""
 STAGES = {
     "prefill": TARGET,
     "source prefill": SOURCE,

@@ -7,7 +7,15 @@ from kvmap.evaluation.report.correlations import correlations_section
 from kvmap.evaluation.report.origin import provenance_facts
 from kvmap.evaluation.report.quality import candidates_section
 from kvmap.evaluation.report.section import Fact, Page, Section, Table
-from kvmap.evaluation.report.style import CHOSEN, TARGET, bars_of, family_colours, figure, plain
+from kvmap.evaluation.report.style import (
+    CHOSEN,
+    EDGE,
+    TARGET,
+    bars_of,
+    family_colours,
+    figure,
+    plain,
+)
 from kvmap.evaluation.report.sweep import Entry, entries, evaluations_below
 from kvmap.evaluation.report.words import interval
 from kvmap.evaluation.result import EvaluationResult
@@ -98,10 +106,10 @@ def _front(found: Sequence[Entry]) -> Section | None:
     for entry in shown:
         assert entry.gap_closed is not None
         assert entry.cold_ttft is not None
-        below = entry.gap_closed.value < -1
+        below = entry.gap_closed.value < EDGE
         axes.errorbar(
             [entry.cold_ttft.value],
-            [max(entry.gap_closed.value, -1)],
+            [max(entry.gap_closed.value, EDGE)],
             xerr=bars_of([entry.cold_ttft]),
             yerr=None if below else bars_of([entry.gap_closed]),
             color=colours[entry.mapper.family],
@@ -111,7 +119,7 @@ def _front(found: Sequence[Entry]) -> Section | None:
             linewidth=0.8,
         )
     front = sorted(
-        (e.cold_ttft.value, max(e.gap_closed.value, -1.0))
+        (e.cold_ttft.value, max(e.gap_closed.value, EDGE))
         for e in shown
         if e.front and e.cold_ttft and e.gap_closed
     )
