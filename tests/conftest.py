@@ -6,6 +6,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ TEXT = (
     "the red door of the old house stands open and anna keeps a blue cup near the green box",
     "in the morning ben takes three keys to the market and sells seven plates to a tall man",
 )
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C also where the shell told its background jobs not to."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def make_tokenizer(texts: tuple[str, ...] = TEXT) -> PreTrainedTokenizerFast:
