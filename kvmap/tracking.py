@@ -105,6 +105,11 @@ class Tracker:
         )
         with run:
             run.summary["verdict"] = "\n".join(page.summary)
+            for number in page.numbers:
+                run.summary[number.name] = number.value
+                if number.low is not None and number.high is not None:
+                    run.summary[f"{number.name}/low"] = number.low
+                    run.summary[f"{number.name}/high"] = number.high
             for section in page.sections:
                 if section.figure is not None:
                     run.log({section.name: wandb.Image(section.figure, caption=section.caption)})

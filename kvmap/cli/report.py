@@ -17,7 +17,7 @@ def main(config: DictConfig) -> None:
     from kvmap.evaluation.report.evaluation_page import evaluation_page
     from kvmap.evaluation.report.markdown import markdown_table
     from kvmap.evaluation.report.sweep import evaluations_below
-    from kvmap.evaluation.report.sweep_page import sweep_page
+    from kvmap.evaluation.report.sweep_page import short_table, sweep_page
     from kvmap.evaluation.report.write import write_page
     from kvmap.quiet import quiet
 
@@ -46,7 +46,7 @@ def main(config: DictConfig) -> None:
     if config.runs is not None:
         table = next(each.table for each in page.sections if each.name == "mappers")
         assert table is not None
-        print(f"\n{markdown_table(table)}")
+        print(f"\n{markdown_table(short_table(table))}")
     print(f"\nreport: {written}")
 
 

@@ -71,11 +71,26 @@ def _two_sides(served: ArmResult) -> list[Finding]:
     ]
 
 
-def _sentence(likelihood: Estimate, memory: Estimate) -> str:
+def disagreement(likelihood: Estimate | None, memory: Estimate | None) -> str | None:
+    """What likelihood and look-ups disagree on; None where they agree or one is not known.
+
+    Args:
+        likelihood: Gap closed, or context used where the gap is too small.
+        memory: Look-ups right, chance taken off, over the target's.
+    """
+    if likelihood is None or memory is None:
+        return None
     if likelihood.value >= WELL > memory.value:
-        return "the served arm does well on likelihood and fails the look-ups"
+        return "does well on likelihood and fails the look-ups"
     if memory.value >= WELL > likelihood.value:
-        return "the served arm does well on the look-ups and fails on likelihood"
+        return "does well on the look-ups and fails on likelihood"
+    return None
+
+
+def _sentence(likelihood: Estimate, memory: Estimate) -> str:
+    said = disagreement(likelihood, memory)
+    if said is not None:
+        return f"the served arm {said}"
     if memory.value >= WELL:
         return "the served arm does well on likelihood and on the look-ups alike"
     return "the served arm fails on likelihood and on the look-ups alike"

@@ -5,12 +5,17 @@ from pathlib import Path
 from kvmap.benchmark.result import FILE as BENCHMARK
 from kvmap.benchmark.result import BenchmarkResult
 from kvmap.errors import KVMapError
-from kvmap.evaluation.report.arms_table import arms_section, findings_section
+from kvmap.evaluation.report.arms_table import (
+    arms_section,
+    findings_section,
+    questions_section,
+)
 from kvmap.evaluation.report.correlations import LEAST, correlations_section
+from kvmap.evaluation.report.families import families_section
 from kvmap.evaluation.report.handoff import handoff_section
+from kvmap.evaluation.report.numbers import point_numbers
 from kvmap.evaluation.report.origin import provenance_facts
 from kvmap.evaluation.report.quality import (
-    families_section,
     position_section,
     repair_section,
     replacement_section,
@@ -26,7 +31,7 @@ from kvmap.evaluation.report.speed import (
 from kvmap.evaluation.report.training import TrainingRun, training_sections
 from kvmap.evaluation.report.verdict import verdict
 from kvmap.evaluation.result import EvaluationResult
-from kvmap.export import find_export
+from kvmap.export import ExportConfig, find_export
 
 
 def evaluation_page(folder: Path) -> Page:
@@ -37,12 +42,13 @@ def evaluation_page(folder: Path) -> Page:
     """
     result = EvaluationResult.read(folder)
     benchmark = BenchmarkResult.read(folder) if (folder / BENCHMARK).is_file() else None
-    run = _run(result)
+    run = _run(result, folder)
     sections = [
         panels_section(result, benchmark) if benchmark else None,
         arms_section(result),
         findings_section(result),
         repair_section(result),
+        questions_section(result),
         families_section(result),
         correlations_section(result.operating_point),
         replacement_section(result),
@@ -58,6 +64,7 @@ def evaluation_page(folder: Path) -> Page:
         sections=[section for section in sections if section is not None],
         facts=_facts(result, benchmark),
         missing=_missing(result, benchmark, run),
+        numbers=point_numbers(result, benchmark),
     )
 
 
@@ -70,14 +77,21 @@ def _speed_sections(benchmark: BenchmarkResult) -> list[Section | None]:
     ]
 
 
-def _run(result: EvaluationResult) -> TrainingRun | None:
-    named = Path(result.mapper.export)
-    if not named.exists():  # a hub id, or a folder that has gone
-        return None
-    try:
-        return TrainingRun.beside(find_export(named))
-    except KVMapError:
-        return None
+def _run(result: EvaluationResult, folder: Path) -> TrainingRun | None:
+    """The run of the mapper that was evaluated: where the evaluation says, or beside it."""
+    for named in (Path(result.mapper.export), *_exports_near(folder)):
+        try:
+            export = find_export(named) if named.exists() else None
+            if export and ExportConfig.read(export).weights_sha256 == result.mapper.weights_sha256:
+                return TrainingRun.beside(export)
+        except KVMapError:
+            continue
+    return None
+
+
+def _exports_near(folder: Path) -> list[Path]:
+    """Exports of the run or the sweep that an evaluation's folder lies in."""
+    return sorted(path.parent for path in folder.parent.glob("**/export/config.json"))
 
 
 def _harness(result: EvaluationResult) -> Section | None:
@@ -108,7 +122,10 @@ def _missing(
     elif benchmark.notes:
         said += [f"speed: {note}" for note in benchmark.notes]
     if run is None:
-        said.append("R² heatmaps, R² against k, layers: the mapper's run is not beside its export")
+        said.append(
+            "R² heatmaps, R² against k, layers: no run with the evaluated weights lies at "
+            f"{result.mapper.export} or beside the evaluation"
+        )
     if not result.replacements:
         said.append("where the error lies: not measured (sizes.replacement=0)")
     if not result.handoffs:
@@ -139,8 +156,8 @@ def _facts(result: EvaluationResult, benchmark: BenchmarkResult | None) -> list[
             Fact(
                 "speed",
                 f"{benchmark.target_device}, {benchmark.threads} threads, "
-                f"{benchmark.gflops:.0f} GFLOP/s, {benchmark.gbytes:.1f} GB/s; "
-                f"{benchmark.command}",
+                f"{benchmark.gflops:.0f} GFLOP/s, {benchmark.gbytes:.1f} GB/s",
             )
         )
+        facts.append(Fact("command", benchmark.command))
     return [*facts, *provenance_facts(result.provenance)]

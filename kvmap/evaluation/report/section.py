@@ -47,6 +47,23 @@ class Fact:
 
 
 @dataclass(frozen=True)
+class Number:
+    """One number that machines read from a report: W&B's summary, the JSON file.
+
+    Attributes:
+        name: Short, with the unit where there is one.
+        value: The number itself, not rounded.
+        low: Lower end of its 95% interval; None where it has none.
+        high: Upper end.
+    """
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
 class Page:
     """A report.
 
@@ -56,6 +73,7 @@ class Page:
         sections: In reading order.
         facts: Data, versions, commands.
         missing: What could not be shown, and why.
+        numbers: What the page is about, for machines.
     """
 
     title: str
@@ -63,3 +81,4 @@ class Page:
     sections: Sequence[Section]
     facts: Sequence[Fact]
     missing: Sequence[str] = field(default_factory=list)
+    numbers: Sequence[Number] = field(default_factory=list)

@@ -1,15 +1,19 @@
 """Figures of speed: the three panels, stages along the length, mapping against reading, blocks."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
 
-from kvmap.benchmark.result import ArmSpeed, BenchmarkResult, LengthSpeed
+from kvmap.benchmark.result import ArmSpeed, BenchmarkResult, LengthSpeed, ReadOrMap
 from kvmap.benchmark.result import Role as SpeedRole
 from kvmap.evaluation.arms import Role
 from kvmap.evaluation.report.section import Section, Table
 from kvmap.evaluation.report.style import (
-    CHOSEN,
+    DECODING,
+    INK,
     MAPPED,
     SOURCE,
     STAGES,
@@ -17,9 +21,11 @@ from kvmap.evaluation.report.style import (
     bars_of,
     figure,
     plain,
+    say,
 )
 from kvmap.evaluation.report.words import interval, times
 from kvmap.evaluation.result import EvaluationResult
+from kvmap.evaluation.statistics import Estimate
 
 ARMS: tuple[Role, ...] = ("source", "mapped", "target")
 SPEEDS: tuple[SpeedRole, ...] = ("source", "cold", "target")
@@ -37,28 +43,36 @@ def panels_section(result: EvaluationResult, benchmark: BenchmarkResult) -> Sect
     arms = [arm for name in ARMS if (arm := result.find(name))]
     if len(speeds) < len(SPEEDS) or len(arms) < len(ARMS):
         return None
-    drawn = figure(10, 3.6)
-    quality, first, rate = drawn.subplots(1, 3)
-    names = list(ARMS)
     asked, answers = "look-ups right", [arm.lookups for arm in arms if arm.lookups]
     if len(answers) < len(arms):
         asked, answers = "choices right", [arm.choices for arm in arms if arm.choices]
     if len(answers) < len(arms):
         return None
+    drawn = figure(10, 3.9)
+    quality, first, rate = drawn.subplots(1, 3)
+    names = list(ARMS)
     shares = [each.accuracy for each in answers]
     heights = [each.value for each in shares]
-    quality.bar(names, heights, color=COLOURS, width=0.6)
-    quality.errorbar(names, heights, bars_of(shares), fmt="none", ecolor="#333333", capsize=3)
+    quality.bar(names, heights, color=COLOURS, width=0.62)
+    quality.errorbar(names, heights, bars_of(shares), fmt="none", ecolor=INK, capsize=3)
     for place, height in enumerate(heights):
-        quality.annotate(f"{height:.0%}", (place, height / 2), ha="center", color="white")
-    quality.axhline(0.25, color="#777777", linestyle=":", linewidth=1)
-    quality.set(title="Task quality", ylabel=f"{asked} (dotted: guessing)", ylim=(0, 1.05))
-    _bars(first, names, [each.ttft_ms for each in speeds], "{:.0f} ms")
-    first.set(title="Time to first token", ylabel="milliseconds, lower is better")
-    _bars(rate, names, [each.tokens_per_second for each in speeds], "{:.0f}")
-    rate.set(title="Throughput", ylabel="tokens per second, higher is better")
-    for axes in (quality, first, rate):
+        say(quality, f"{height:.0%}", (place, height / 2), "white", ha="center", xytext=(0, 0),
+            fontsize=11, fontweight="bold")  # fmt: skip
+    quality.axhline(answers[0].chance, color=INK, linestyle=":", linewidth=1.2)
+    quality.set(ylabel=f"{asked} (dotted: guessing)", ylim=(0, 1.08))
+    _bars(first, [each.ttft_ms for each in speeds], [each.ttft for each in speeds], "{:.0f} ms")
+    first.set_ylabel("milliseconds")
+    ratios = [each.total for each in speeds]
+    _bars(rate, [each.tokens_per_second for each in speeds], ratios, "{:.0f}/s")
+    rate.set_ylabel("tokens per second")
+    for axes, title, better in (
+        (quality, "Task quality", "higher"),
+        (first, "Time to first token", "lower"),
+        (rate, "Throughput", "higher"),
+    ):
         plain(axes)
+        axes.set_title(f"{title} ({better} is better)", fontsize=10.5)
+        axes.set_xticks(range(len(names)), names, fontsize=10.5)
     mapped = at.find("cold")
     assert mapped is not None
     rows = [
@@ -75,30 +89,35 @@ def panels_section(result: EvaluationResult, benchmark: BenchmarkResult) -> Sect
         "TTFT, times faster",
         "total, times faster",
     )
+    items = sorted({each.items for each in answers})
     return Section(
         "panels",
         "Quality and speed at one glance",
         f"The small model alone (source), the large model on the mapped cache (mapped, with "
         f"{result.operating_point.repair} repaired tokens) and the large model alone (target). "
-        f"Left: {asked} on the {result.operating_point.reported_on} set with 95% intervals. "
+        f"Left: {asked}, of {' or '.join(map(str, items))} on the "
+        f"{result.operating_point.reported_on} set, bars are 95% intervals over documents. "
         f"Middle: time from request to first token for prompts of {at.length} tokens, the source's "
         f"own reading included (cold). Right: generated tokens per second of the whole answer of "
-        f"{benchmark.new_tokens} tokens. Medians over {at.prompts} prompts answered by all arms in "
-        f"one run; mapped is {times(mapped.ttft)} faster than the target to the first token and "
-        f"{times(mapped.total)} over all. The wish is a middle bar as high as the right one on the "
-        "left, and as near to the left one as may be elsewhere.",
+        f"{benchmark.new_tokens} tokens. Both are medians over {at.prompts} prompts answered by "
+        "all arms in one run; below each number stands how many times faster than the target that "
+        "is, paired per prompt, with its 95% interval. Mapping is worth it when its bar is as high "
+        "as the target's on the left and clearly better than the target's in the middle and on the "
+        f"right: here it is {times(mapped.ttft)} faster to the first token and "
+        f"{times(mapped.total)} over all.",
         drawn,
         Table(header, rows),
     )
 
 
-def _bars(axes: Axes, names: Sequence[str], heights: Sequence[float], form: str) -> None:
-    axes.bar(names, heights, color=COLOURS, width=0.6)
-    for name, height in zip(names, heights, strict=True):
-        axes.annotate(
-            form.format(height), (names.index(name), height), ha="center", va="bottom", fontsize=9
-        )
-    axes.margins(y=0.12)
+def _bars(axes: Axes, heights: Sequence[float], ratios: Sequence[Estimate], form: str) -> None:
+    axes.bar(range(len(heights)), heights, color=COLOURS, width=0.62)
+    for place, (height, ratio) in enumerate(zip(heights, ratios, strict=True)):
+        say(axes, form.format(height), (place, height), INK, ha="center", xytext=(0, 16),
+            fontsize=10, fontweight="bold")  # fmt: skip
+        told = f"{times(ratio)} [{ratio.low:.1f}, {ratio.high:.1f}]" if ratio.value != 1 else "1x"
+        say(axes, told, (place, height), INK, ha="center", fontsize=7.5)
+    axes.margins(y=0.2)
 
 
 def stages_section(benchmark: BenchmarkResult) -> Section | None:
@@ -106,57 +125,70 @@ def stages_section(benchmark: BenchmarkResult) -> Section | None:
     shown = [each for each in benchmark.answers if each.find("cold") and each.find("target")]
     if not shown:
         return None
-    drawn = figure(10, 4)
+    drawn = figure(10, 4.2)
     axes = drawn.subplots()
     plain(axes)
-    seen: set[str] = set()
-    rows, ticks = [], []
+    rows, ticks, names = [], [], []
+    drawn_stages: set[str] = set()
+    least = 0.002 * max(arm.total_ms for at in shown for arm in at.arms)
     for place, at in enumerate(shown):
-        for shift, arm in ((-0.2, at.find("target")), (0.2, at.find("cold"))):
+        for shift, arm, label in (
+            (-0.2, at.find("target"), "target"),
+            (0.2, at.find("cold"), "mapped"),
+        ):
             assert arm is not None
-            _stack(axes, place + shift, arm, seen)
-            axes.annotate(
-                "target" if arm.role == "target" else "mapped",
-                (place + shift, 0),
-                xytext=(0, -12),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-            )
+            drawn_stages |= _stack(axes, place + shift, arm, least)
+            ticks.append(place + shift)
+            names.append(f"{label}\n{at.length:,}")
             rows += [
                 (str(at.length), arm.arm, stage.name, f"{stage.ms:.1f}",
                  "-" if stage.floor_ms is None else f"{stage.floor_ms:.1f}")
                 for stage in arm.stages if stage.ms >= 0.05
             ]  # fmt: skip
-        ticks.append(f"\n{at.length} tokens")
-    axes.set_xticks(range(len(shown)), ticks)
-    axes.set_ylabel("milliseconds for the whole answer")
-    axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+    axes.set_xticks(ticks, names, fontsize=9)
+    axes.set(xlabel="arm, and tokens of prompt", ylabel="milliseconds for the whole answer")
+    axes.margins(y=0.1)
+    for name in reversed(STAGES):
+        if name in drawn_stages:
+            axes.bar([ticks[0]], [0], color=STAGES[name], label=name)
+    axes.plot([], [], label="first token", **_line())
+    drawn.legend(frameon=False, fontsize=9, loc="outside right center")
     return Section(
         "stages",
         "Where the time goes, by prompt length",
         f"Median time of a whole answer of {benchmark.new_tokens} tokens, stacked by stage, for "
-        f"the target reading the prompt itself and through the mapped cache, by prompt length "
-        f"({shown[0].prompts} prompts each). Below the first decoding stage (draft, verify) lies "
-        "the time to first token. The table has each stage beside its floor: what its products and "
-        f"bytes take at this device's measured {benchmark.gflops:.0f} GFLOP/s and "
-        f"{benchmark.gbytes:.1f} GB/s.",
+        "the target reading the prompt itself and through the mapped cache, by prompt length "
+        f"({shown[0].prompts} prompts each). Orange is the source's work, blue mapping, green the "
+        "target's; the white line is the first token: what lies below it is the wait for it. Lower "
+        "is better; the largest block is what is worth making faster. The table has each stage "
+        "beside its floor: what its products and bytes take at this device's measured "
+        f"{benchmark.gflops:.0f} GFLOP/s and {benchmark.gbytes:.1f} GB/s.",
         drawn,
         Table(("prompt tokens", "arm", "stage", "ms", "floor ms"), rows),
     )
 
 
-def _stack(axes: Axes, place: float, arm: ArmSpeed, seen: set[str]) -> None:
-    bottom = 0.0
-    order = {name: number for number, name in enumerate(STAGES)}
-    for stage in sorted(arm.stages, key=lambda each: order.get(each.name, 99)):
-        label = stage.name if stage.name not in seen and stage.ms > 0.05 else None
-        if label:
-            seen.add(label)
-        axes.bar(
-            place, stage.ms, 0.36, bottom, color=STAGES.get(stage.name, "#BBBBBB"), label=label
-        )
+def _line() -> dict[str, Any]:
+    """How the first token's line looks: white with a dark rim, visible on every stage."""
+    rim = withStroke(linewidth=4.5, foreground=INK)
+    return {"color": "white", "linewidth": 2.5, "path_effects": [rim]}
+
+
+def _stack(axes: Axes, place: float, arm: ArmSpeed, least: float) -> set[str]:
+    """One bar; returns the stages that can be seen in it."""
+    order = list(STAGES)
+    stages = sorted(
+        arm.stages, key=lambda each: order.index(each.name) if each.name in order else len(order)
+    )
+    bottom, first = 0.0, 0.0
+    for stage in stages:
+        colour = STAGES.get(stage.name, "#BBBBBB")
+        axes.bar(place, stage.ms, 0.36, bottom, color=colour)
         bottom += stage.ms
+        first += stage.ms if stage.name in STAGES and stage.name not in DECODING else 0.0
+    axes.plot([place - 0.18, place + 0.18], [first, first], solid_capstyle="butt", **_line())
+    say(axes, f"{bottom:.0f} ms", (place, bottom), INK, ha="center", xytext=(0, 3))
+    return {stage.name for stage in stages if stage.ms >= least}
 
 
 def lengths_section(benchmark: BenchmarkResult) -> Section | None:
@@ -188,23 +220,40 @@ def mapping_section(benchmark: BenchmarkResult) -> Section | None:
     points = benchmark.mapping
     if not points:
         return None
-    drawn = figure(9, 3.8)
-    axes = drawn.subplots()
-    plain(axes, "both")
+    drawn = figure(10, 4)
+    times_axes, ratio_axes = drawn.subplots(1, 2)
     lengths = [each.length for each in points]
-    for label, ratios, colour in (
-        ("warm: the source has read the prompt already", [e.warm for e in points], MAPPED),
-        ("cold: the source reads it first", [e.cold for e in points], CHOSEN),
+    for label, spent, colour, dash in (
+        ("target reads", [e.read_ms for e in points], TARGET, "-"),
+        ("mapped, cold", [e.source_ms + e.map_ms + e.repair_ms for e in points], MAPPED, "-"),
+        ("mapped, warm", [e.map_ms + e.repair_ms for e in points], MAPPED, "--"),
+        ("source reads", [e.source_ms for e in points], SOURCE, "-"),
     ):
-        axes.errorbar(lengths, [e.value for e in ratios], bars_of(ratios), color=colour, marker="o",
-                      capsize=3, label=label)  # fmt: skip
-    axes.axhline(1, color=TARGET, linewidth=1)
-    axes.annotate("as fast as reading", (lengths[-1], 1), ha="right", va="bottom", color=TARGET)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{each:,}" for each in lengths])
-    axes.minorticks_off()
-    axes.set(xlabel="prompt tokens", ylabel="times faster than reading", ylim=(0, None))
-    axes.legend(frameon=False, loc="upper left")
+        times_axes.plot(lengths, spent, color=colour, marker="o", markersize=4, linestyle=dash,
+                        label=label)  # fmt: skip
+    times_axes.set_yscale("log")
+    times_axes.set_ylabel("milliseconds to the first token")
+    for label, ratios, dash in (
+        ("cold", [e.cold for e in points], "-"),
+        ("warm", [e.warm for e in points], "--"),
+    ):
+        _, caps, bars = ratio_axes.errorbar(
+            lengths, [e.value for e in ratios], bars_of(ratios), color=MAPPED, marker="o",
+            markersize=4, capsize=3, linestyle=dash, label=f"mapped, {label}",
+        )  # fmt: skip
+        for part in (*caps, *bars):
+            part.set_alpha(0.6)
+    ratio_axes.axhline(1, color=TARGET, linewidth=1.2)
+    say(ratio_axes, "as fast as reading", (lengths[-1], 1), TARGET, ha="right", xytext=(0, 3))
+    ratio_axes.set_ylabel("times faster than the target reads")
+    ratio_axes.set_ylim(bottom=0)
+    for axes in (times_axes, ratio_axes):
+        plain(axes, "both")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [_short(each) for each in lengths])
+        axes.minorticks_off()
+        axes.set_xlabel("prompt tokens")
+        axes.legend(frameon=False, loc="upper left", fontsize=9)
     rows = [
         (f"{e.length:,}" + (" (random KV)" if e.random_kv else ""), f"{e.read_ms:.1f}",
          f"{e.source_ms:.1f}", f"{e.map_ms:.1f}", f"{e.repair_ms:.1f}", interval(e.warm),
@@ -216,13 +265,25 @@ def mapping_section(benchmark: BenchmarkResult) -> Section | None:
     return Section(
         "mapping",
         "Mapping a prompt against reading it",
-        "How many times sooner the target's cache and first logits are there by mapping and repair "
-        "than by the target's own prefill, by prompt length; bars are 95% intervals over repeats "
-        "in one run. Beyond the models' trained context the mapped KV is random numbers: only "
-        "speed means something there. Above 1 mapping wins.",
+        "How long it takes until the target's cache and first token are there, by prompt length: "
+        "median milliseconds on the left, and on the right how many times sooner by mapping and "
+        f"repair than by the target's own prefill, paired over {_repeats(points)} repeats in one "
+        "run (bars are 95% intervals). Cold: the source reads the prompt first; warm: it has read "
+        "it already. Above 1 mapping wins; a line that climbs wins more the longer the prompt. "
+        "Lengths marked in the table lie beyond the models' trained context: there the mapped KV "
+        "is random numbers and only speed means something.",
         drawn,
         Table(header, rows),
     )
+
+
+def _repeats(points: Sequence[ReadOrMap]) -> str:
+    counts = sorted({each.repeats for each in points})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}K" if tokens >= 1024 and tokens % 1024 == 0 else str(tokens)
 
 
 def blocks_section(benchmark: BenchmarkResult) -> Section | None:
@@ -230,17 +291,20 @@ def blocks_section(benchmark: BenchmarkResult) -> Section | None:
     shown = [at for at in benchmark.answers if (arm := at.find("cold")) and arm.blocks]
     if not shown:
         return None
-    drawn = figure(10, 3.4)
+    drawn = figure(10, 3.6)
     left, right_ = drawn.subplots(1, 2, width_ratios=[3, 2])
     counts = _counts(shown)
+    rounds_in_all = sum(counts.values())
     left.bar(list(counts), list(counts.values()), color=MAPPED, width=0.8)
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.set(xlabel="proposed tokens in a block (0: a step without a draft)", ylabel="rounds")
     cold = [arm for at in shown if (arm := at.find("cold"))]
-    accepted = [arm.acceptance or 0.0 for arm in cold]
-    right_.bar(range(len(shown)), accepted, color=MAPPED, width=0.6)
-    right_.set_xticks(range(len(shown)), [str(at.length) for at in shown])
+    accepted = [arm.acceptance for arm in cold]
+    right_.bar(range(len(shown)), [each or 0.0 for each in accepted], color=MAPPED, width=0.6)
+    right_.set_xticks(range(len(shown)), [f"{at.length:,}" for at in shown])
     for place, share in enumerate(accepted):
-        right_.annotate(f"{share:.0%}", (place, share), ha="center", va="bottom")
+        told = "not told" if share is None else f"{share:.0%}"
+        say(right_, told, (place, share or 0.0), INK, ha="center", xytext=(0, 3))
     right_.set(xlabel="prompt tokens", ylabel="accepted of proposed tokens", ylim=(0, 1.1))
     for axes in (left, right_):
         plain(axes)
@@ -248,11 +312,13 @@ def blocks_section(benchmark: BenchmarkResult) -> Section | None:
     return Section(
         "blocks",
         "Speculation: block sizes and acceptance",
-        f"The small model proposes blocks of tokens, the large one checks a block in one forward. "
-        f"Left: how often a block of each size was proposed, over {sum(counts.values())} rounds at "
-        "all prompt lengths; the schedule lengthens blocks while they are accepted. Right: the "
-        "share of proposed tokens that the target would have chosen too. The text never depends on "
-        "either, only the speed does.",
+        "The small model proposes blocks of tokens, the large one checks a block in one forward. "
+        f"Left: how often a block of each size was proposed, over {rounds_in_all} rounds at all "
+        f"prompt lengths ({sum(at.prompts for at in shown)} prompts, answers of "
+        f"{benchmark.new_tokens} tokens); the schedule lengthens blocks while they are accepted, "
+        "so much weight on the right is good, many rounds at 0 mean that drafting did not pay. "
+        "Right: the share of proposed tokens that the target would have chosen too; nearer to 1 "
+        "is better. The text never depends on either, only the speed does.",
         drawn,
         Table(("block size", "rounds"), rows),
     )

@@ -3,15 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from kvmap.benchmark.result import FILE as BENCHMARK
-from kvmap.benchmark.result import BenchmarkResult
+from kvmap.benchmark.result import BenchmarkResult, LengthSpeed
 from kvmap.errors import KVMapError
 from kvmap.evaluation.candidates import exports_below
+from kvmap.evaluation.findings import disagreement
 from kvmap.evaluation.report.pareto import Point, pareto
-from kvmap.evaluation.report.words import mapper_name
-from kvmap.evaluation.result import FILE, EvaluationResult, MapperFacts
+from kvmap.evaluation.report.words import mapper_names
+from kvmap.evaluation.result import FILE, Candidate, EvaluationResult, MapperFacts
 from kvmap.evaluation.statistics import Estimate
+
+Measure = Literal["gap closed", "context used"]
 
 
 @dataclass(frozen=True)
@@ -20,14 +24,17 @@ class Entry:
 
     Attributes:
         name: Its family and arguments.
-        export: Its folder, told from the sweep's.
+        export: Its folder.
         mapper: What its export says.
         measured_on: The set of the quality; empty where nothing was measured.
         gap_closed: None where it was not measured or is not defined; so for the others.
+        context_used: Share of what the prompt gives beyond the window.
         lookups: Share of look-ups right.
+        disagreement: What likelihood and look-ups disagree on; empty where they agree.
         cold_ttft: How many times sooner than from the target the first token comes.
         prompt: Prompt tokens that this was measured at.
-        front: Whether no other mapper is as good and as fast, and better in one.
+        front: Whether no other mapper, nor a model alone, is as good and as fast, and better in
+            one.
     """
 
     name: str
@@ -35,10 +42,49 @@ class Entry:
     mapper: MapperFacts
     measured_on: str = ""
     gap_closed: Estimate | None = None
+    context_used: Estimate | None = None
     lookups: Estimate | None = None
+    disagreement: str = ""
     cold_ttft: Estimate | None = None
     prompt: int = 0
     front: bool = False
+
+    def quality(self, measure: Measure) -> Estimate | None:
+        """The likelihood's measure of a comparison."""
+        return self.gap_closed if measure == "gap closed" else self.context_used
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The source without a mapper, in the measures of a comparison; the target is at (1, 1).
+
+    Attributes:
+        quality: In the comparison's measure; 0 where that is gap closed.
+        ttft: How many times sooner than from the target its first token comes.
+    """
+
+    quality: float
+    ttft: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The mappers of a sweep.
+
+    Attributes:
+        entries: Best first.
+        measure: Of quality: gap closed, or context used where no gap is wide enough.
+        source: The source alone; None where its speed was not measured.
+    """
+
+    entries: list[Entry]
+    measure: Measure
+    source: Alone | None
+
+    @property
+    def measured(self) -> list[Entry]:
+        """Those of which both quality and speed are known."""
+        return [e for e in self.entries if e.quality(self.measure) and e.cold_ttft]
 
 
 def evaluations_below(root: Path) -> list[Path]:
@@ -46,8 +92,8 @@ def evaluations_below(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.rglob(FILE))
 
 
-def entries(root: Path) -> list[Entry]:
-    """Every export below a folder, the best first.
+def compare(root: Path) -> Comparison:
+    """Every export below a folder, the best first, the front marked.
 
     What a sweep's evaluation says of its candidates (one run, one set of prompts) comes before
     what evaluations of single exports say.
@@ -55,12 +101,10 @@ def entries(root: Path) -> list[Entry]:
     Raises:
         KVMapError: There is neither an export nor an evaluation, or a file is damaged.
     """
-    folders = evaluations_below(root)
+    results = [(EvaluationResult.read(folder), folder) for folder in evaluations_below(root)]
     known: dict[str, Entry] = {}
-    for folder in folders:
-        result = EvaluationResult.read(folder)
-        found = _of_candidates(result) or [_of_served(result, folder)]
-        for entry in found:
+    for result, folder in results:
+        for entry in _of_candidates(result) or [_of_served(result, folder)]:
             previous = known.get(entry.mapper.weights_sha256)
             if previous is None or (entry.cold_ttft and not previous.cold_ttft):
                 known[entry.mapper.weights_sha256] = entry
@@ -74,9 +118,15 @@ def entries(root: Path) -> list[Entry]:
             ) from None
         exports = []
     for export in exports:
-        digest = export.config.weights_sha256
-        known.setdefault(digest, Entry(mapper_name(export.facts), export.named, export.facts))
-    return _marked(sorted(known.values(), key=_worth, reverse=True))
+        known.setdefault(export.config.weights_sha256, Entry("", export.named, export.facts))
+    found = list(known.values())
+    names = mapper_names([each.mapper for each in found])
+    found = [replace(each, name=name) for each, name in zip(found, names, strict=True)]
+    gaps = any(each.gap_closed for each in found)
+    measure: Measure = "gap closed" if gaps or not results else "context used"
+    source = _source([folder for _, folder in results], measure)
+    found.sort(key=lambda each: _worth(each, measure), reverse=True)
+    return _marked(Comparison(found, measure, source))
 
 
 def _of_candidates(result: EvaluationResult) -> list[Entry]:
@@ -84,12 +134,14 @@ def _of_candidates(result: EvaluationResult) -> list[Entry]:
     most = max((each.repair for each in point.candidates), default=0)
     return [
         Entry(
-            mapper_name(each.mapper),
+            "",
             each.mapper.export,
             each.mapper,
             point.chosen_on,
             each.gap_closed,
+            each.context_used,
             each.lookups,
+            disagreement_of(each) or "",
             each.cold_ttft.times if each.cold_ttft else None,
             result.settings.sizes.prompt,
         )
@@ -98,40 +150,75 @@ def _of_candidates(result: EvaluationResult) -> list[Entry]:
     ]
 
 
+def disagreement_of(candidate: Candidate) -> str | None:
+    """What likelihood and look-ups of a candidate disagree on."""
+    likelihood = candidate.gap_closed or candidate.context_used
+    return disagreement(likelihood, candidate.lookups_floor_normalised)
+
+
 def _of_served(result: EvaluationResult, folder: Path) -> Entry:
     arm = result.find("mapped")
-    text = arm.continuation if arm else None
-    speed, prompt = None, 0
-    if (folder / BENCHMARK).is_file():
-        answers = BenchmarkResult.read(folder).answers
-        at = max(answers, key=lambda each: each.length, default=None)
-        cold = at.find("cold") if at else None
-        if at is not None and cold is not None:
-            speed, prompt = cold.ttft, at.length
+    text, lookups = (arm.continuation, arm.lookups) if arm else (None, None)
+    at = _longest(folder)
+    cold = at.find("cold") if at else None
+    likelihood = (text.gap_closed or text.context_used) if text else None
     return Entry(
-        mapper_name(result.mapper),
+        "",
         result.mapper.export,
         result.mapper,
         result.operating_point.reported_on,
         text.gap_closed if text else None,
-        arm.lookups.accuracy if arm and arm.lookups else None,
-        speed,
-        prompt,
+        text.context_used if text else None,
+        lookups.accuracy if lookups else None,
+        disagreement(likelihood, lookups.floor_normalised if lookups else None) or "",
+        cold.ttft if cold else None,
+        at.length if at and cold else 0,
     )
 
 
-def _marked(found: Sequence[Entry]) -> list[Entry]:
-    """With the front marked, among those of which both quality and speed are known."""
-    both = [e for e in found if e.gap_closed is not None and e.cold_ttft is not None]
-    points = [
-        Point(e.gap_closed.value, e.cold_ttft.value)
-        for e in both
-        if e.gap_closed is not None and e.cold_ttft is not None
-    ]
-    on_front = {id(entry) for entry, front in zip(both, pareto(points), strict=True) if front}
-    return [replace(entry, front=id(entry) in on_front) for entry in found]
+def _longest(folder: Path) -> LengthSpeed | None:
+    """A benchmark's longest prompts."""
+    if not (folder / BENCHMARK).is_file():
+        return None
+    answers = BenchmarkResult.read(folder).answers
+    return max(answers, key=lambda each: each.length, default=None)
 
 
-def _worth(entry: Entry) -> tuple[float, float]:
-    gap = entry.gap_closed.value if entry.gap_closed else float("-inf")
+def _source(folders: Sequence[Path], measure: Measure) -> Alone | None:
+    """The source alone, of the first evaluation that timed it."""
+    for folder in folders:
+        at = _longest(folder)
+        arm = at.find("source") if at else None
+        if arm is None:
+            continue
+        if measure == "gap closed":
+            return Alone(0.0, arm.ttft.value)
+        source = EvaluationResult.read(folder).find("source")
+        used = source.continuation.context_used if source and source.continuation else None
+        if used is not None:
+            return Alone(used.value, arm.ttft.value)
+    return None
+
+
+def _marked(comparison: Comparison) -> Comparison:
+    """With the front marked, among mappers of which quality and speed are known."""
+    both = comparison.measured
+    points = [Point(*_place(each, comparison.measure)) for each in both] + [Point(1.0, 1.0)]
+    if comparison.source is not None:
+        points.append(Point(comparison.source.quality, comparison.source.ttft))
+    on_front = {id(entry) for entry, front in zip(both, pareto(points), strict=False) if front}
+    marked = [replace(each, front=id(each) in on_front) for each in comparison.entries]
+    return replace(comparison, entries=marked)
+
+
+def _place(entry: Entry, measure: Measure) -> tuple[float, float]:
+    quality = entry.quality(measure)
+    if quality is None or entry.cold_ttft is None:
+        raise ValueError(f"{entry.export} was not measured")
+    return quality.value, entry.cold_ttft.value
+
+
+def _worth(entry: Entry, measure: Measure) -> tuple[float, float]:
+    quality = entry.quality(measure)
+    gap = quality.value if quality else float("-inf")
     return gap, entry.mapper.metrics.get("val/attention_cosine") or float("-inf")

@@ -3,26 +3,37 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvmap.evaluation.report.correlations import correlations_section
+from matplotlib.axes import Axes
+
+from kvmap.evaluation.report.correlations import LEAST, correlations_section
+from kvmap.evaluation.report.families import candidates_section
+from kvmap.evaluation.report.numbers import entry_numbers
 from kvmap.evaluation.report.origin import provenance_facts
-from kvmap.evaluation.report.quality import candidates_section
 from kvmap.evaluation.report.section import Fact, Page, Section, Table
 from kvmap.evaluation.report.style import (
-    CHOSEN,
     EDGE,
+    INK,
+    SOURCE,
     TARGET,
     bars_of,
-    family_colours,
+    family_colour,
+    family_legend,
+    family_marker,
     figure,
     plain,
+    say,
 )
-from kvmap.evaluation.report.sweep import Entry, entries, evaluations_below
-from kvmap.evaluation.report.words import interval
+from kvmap.evaluation.report.sweep import Comparison, Entry, compare, evaluations_below
+from kvmap.evaluation.report.words import interval, times
 from kvmap.evaluation.result import EvaluationResult
+from kvmap.evaluation.statistics import Estimate
 from kvmap.provenance import Provenance
 
-HEADER = ("front", "mapper", "export", "set", "gap closed", "look-ups right", "cold TTFT x",
-          "cosine", "R² keys", "R² values", "weights")  # fmt: skip
+HEADER = ("front", "mapper", "export", "set", "gap closed", "context used", "look-ups right",
+          "disagreement", "cold TTFT x", "cosine", "R² keys", "R² values", "weights")  # fmt: skip
+SHORT = ("front", "mapper", "export", "gap closed", "look-ups right", "cold TTFT x")
+NAMED = 8
+"""Most mappers that are named where many could be."""
 
 
 def sweep_page(root: Path) -> Page:
@@ -31,39 +42,58 @@ def sweep_page(root: Path) -> Page:
     Raises:
         KVMapError: There is nothing to compare, or a file is damaged.
     """
-    found = entries(root)
+    found = compare(root)
     results = [EvaluationResult.read(folder) for folder in evaluations_below(root)]
     with_choice = [each for each in results if each.operating_point.candidates]
     largest = max(with_choice, key=lambda r: len(r.operating_point.candidates), default=None)
-    sections = [_front(found), _table(found)]
+    sections = [front_section(found), _table(found.entries)]
+    correlated = None
     if largest is not None:
         point = largest.operating_point
+        correlated = correlations_section(point)
         sections += [
             candidates_section(point.candidates, point.chosen_on, point.passages),
-            correlations_section(point),
+            correlated,
         ]
-    unmeasured = [each for each in found if each.gap_closed is None]
-    missing = []
-    if unmeasured:
-        missing.append(
-            f"quality of {len(unmeasured)} of {len(found)} mappers: not evaluated; "
-            f"kvmap-evaluate runs={root}"
-        )
-    if not any(each.front for each in found):
-        missing.append("the front of quality against cold TTFT: no mapper has both measured")
     return Page(
         title=f"Mappers in {root}",
         summary=_summary(found),
         sections=[section for section in sections if section is not None],
         facts=[Fact("evaluations", ", ".join(map(str, evaluations_below(root))) or "none"),
+               *_texts(results),
                *provenance_facts(Provenance())],
-        missing=missing,
+        missing=_missing(found, root, correlated is None),
+        numbers=[number for each in found.entries for number in entry_numbers(each)],
     )  # fmt: skip
 
 
-def comparison(found: Sequence[Entry]) -> Table:
-    """The mappers, best first, those on the front marked."""
-    return Table(HEADER, [_row(entry) for entry in found])
+def short_table(found: Table) -> Table:
+    """The columns of the mappers' table that fit a terminal."""
+    columns = [list(found.header).index(name) for name in SHORT]
+    return Table(SHORT, [[row[column] for column in columns] for row in found.rows])
+
+
+def _texts(results: Sequence[EvaluationResult]) -> list[Fact]:
+    texts = {f"{each.data.corpus}; test {each.data.test}, development "
+             f"{each.data.development or 'not read'}" for each in results}  # fmt: skip
+    return [Fact("text", text) for text in sorted(texts)]
+
+
+def _missing(found: Comparison, root: Path, uncorrelated: bool) -> list[str]:
+    said = []
+    unmeasured = [each for each in found.entries if not each.measured_on]
+    if unmeasured:
+        said.append(
+            f"quality of {len(unmeasured)} of {len(found.entries)} mappers: not evaluated; "
+            f"kvmap-evaluate runs={root}"
+        )
+    if not found.measured:
+        said.append("the front of quality against cold TTFT: no mapper has both measured")
+    elif found.source is None:
+        said.append("the source alone beside the front: no benchmark.json has its speed")
+    if uncorrelated:
+        said.append(f"diagnostics against quality: fewer than {LEAST} mappers were compared")
+    return said
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -76,7 +106,9 @@ def _row(entry: Entry) -> tuple[str, ...]:
         entry.export,
         entry.measured_on or "-",
         interval(entry.gap_closed),
+        interval(entry.context_used),
         interval(entry.lookups),
+        entry.disagreement or "-",
         interval(entry.cold_ttft),
         *("-" if (x := metrics.get(name)) is None else f"{x:.3f}" for name in names),
         "-" if weights is None else f"{weights:,.0f}",
@@ -87,73 +119,131 @@ def _table(found: Sequence[Entry]) -> Section:
     return Section(
         "mappers",
         "All mappers",
-        "Best gap closed on top; a dot marks the front: no other mapper is as good and as fast, "
-        "and better in one of the two. “Set” says where quality was measured; mappers without a "
-        "set were not evaluated. Cold TTFT x is how many times sooner than from the target alone "
-        "the first token comes. Cosine and R² are the training run's diagnostics.",
-        table=comparison(found),
+        "Best quality on top; a dot marks the front: no other mapper, and neither model alone, is "
+        "as good and as fast, and better in one of the two. “Set” says where quality was measured; "
+        "mappers without a set were not evaluated. Disagreement names mappers that do well on "
+        "likelihood and fail the look-ups, or the reverse. Cold TTFT x is how many times sooner "
+        "than from the target alone the first token comes. Cosine and R² are the training run's "
+        "diagnostics. Brackets are 95% intervals.",
+        table=Table(HEADER, [_row(entry) for entry in found]),
     )
 
 
-def _front(found: Sequence[Entry]) -> Section | None:
-    shown = [e for e in found if e.gap_closed is not None and e.cold_ttft is not None]
+def front_section(found: Comparison) -> Section | None:
+    """Quality against cold TTFT, the front as a line, both models alone beside it."""
+    shown = found.measured
     if not shown:
         return None
-    colours = family_colours([each.mapper.family for each in shown])
-    drawn = figure(9, 4.6)
+    drawn = figure(10, 5)
     axes = drawn.subplots()
     plain(axes, "both")
-    for entry in shown:
-        assert entry.gap_closed is not None
-        assert entry.cold_ttft is not None
-        below = entry.gap_closed.value < EDGE
-        axes.errorbar(
-            [entry.cold_ttft.value],
-            [max(entry.gap_closed.value, EDGE)],
-            xerr=bars_of([entry.cold_ttft]),
-            yerr=None if below else bars_of([entry.gap_closed]),
-            color=colours[entry.mapper.family],
-            marker="v" if below else "o",
-            markersize=8 if entry.front else 4,
-            alpha=1.0 if entry.front else 0.5,
-            linewidth=0.8,
-        )
+    for entry in sorted(shown, key=lambda each: each.front):
+        _point(axes, entry, found)
     front = sorted(
-        (e.cold_ttft.value, max(e.gap_closed.value, EDGE))
-        for e in shown
-        if e.front and e.cold_ttft and e.gap_closed
+        (e for e in shown if e.front),
+        key=lambda each: each.cold_ttft.value if each.cold_ttft else 0,
     )
-    axes.plot(*zip(*front, strict=True), color=CHOSEN, linewidth=1.2, zorder=0)
-    axes.plot([1], [1], marker="*", markersize=13, color=TARGET, linestyle="")
-    axes.annotate("target alone", (1, 1), xytext=(6, 6), textcoords="offset points", color=TARGET)
-    for family, colour in colours.items():
-        axes.plot([], [], marker="o", linestyle="", color=colour, label=family)
-    axes.legend(frameon=False, loc="lower left")
-    axes.set(xlabel="cold TTFT, times sooner than the target alone", ylabel="gap closed")
+    places = [_seen(entry, found) for entry in front]
+    ends = [(1.0, 1.0), *places]
+    if found.source is not None:
+        ends.append((found.source.ttft, found.source.quality))
+    axes.step(*zip(*ends, strict=True), color=INK, linewidth=1, linestyle="--", zorder=1,
+              where="pre")  # fmt: skip
+    _alone(axes, "target alone", (1.0, 1.0), TARGET)
+    if found.source is not None:
+        _alone(axes, "source alone", (found.source.ttft, found.source.quality), SOURCE)
+    if len(front) <= NAMED:
+        for entry, place in zip(front, places, strict=True):
+            say(axes, entry.name, place, INK, xytext=(7, 6), fontsize=8)
+    family_legend(axes, [each.mapper.family for each in shown], "lower right")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.margins(x=0.1, y=0.12)
+    axes.set(xlabel="cold TTFT: times sooner than from the target alone", ylabel=found.measure)
     sets = sorted({each.measured_on for each in shown})
     lengths = sorted({each.prompt for each in shown})
+    zero = (
+        "the source alone is at 0 and the target alone at 1"
+        if found.measure == "gap closed"
+        else "a window of the last tokens is at 0 and the target alone at 1, since source and "
+        "target are too close for a share of their gap"
+    )
     return Section(
         "front",
         "Quality against time to first token",
-        f"Each point is a mapper: the share of the distance from source to target that it closes "
-        f"({' and '.join(sets)} set) against how many times sooner than from the target alone the "
-        f"first token comes (prompts of {' and '.join(map(str, lengths))} tokens, cold; bars are "
-        "95% intervals). Up and right is better; large points on the line are beaten by no other "
-        "mapper in both. Triangles lie below the figure.",
+        f"Each point is one of {len(shown)} mappers: {found.measure} in likelihood "
+        f"({' and '.join(sets)} set; {zero}) against how many times sooner than from the target "
+        f"alone the first token comes (prompts of {' and '.join(map(str, lengths))} tokens, cold: "
+        "the source's reading included). Crosses are 95% intervals. Up and right is better. Large "
+        "points on the dashed line are the front: no other mapper, and neither model alone, is as "
+        "good and as fast, and better in one; choose among them. Stars are the models alone. "
+        "Triangles lie below the figure. Points whose crosses overlap cannot be told apart.",
         drawn,
     )
 
 
-def _summary(found: Sequence[Entry]) -> list[str]:
-    measured = [each for each in found if each.gap_closed is not None]
-    said = [f"{len(found)} mappers, {len(measured)} of them evaluated."]
-    if measured:
-        best = measured[0]
+def _seen(entry: Entry, found: Comparison) -> tuple[float, float]:
+    """Where a point is drawn."""
+    quality, ttft = _known(entry, found)
+    return ttft.value, max(quality.value, EDGE)
+
+
+def _known(entry: Entry, found: Comparison) -> tuple[Estimate, Estimate]:
+    quality = entry.quality(found.measure)
+    if quality is None or entry.cold_ttft is None:
+        raise ValueError(f"{entry.export} was not measured")
+    return quality, entry.cold_ttft
+
+
+def _point(axes: Axes, entry: Entry, found: Comparison) -> None:
+    quality, ttft = _known(entry, found)
+    below = quality.value < EDGE
+    family = entry.mapper.family
+    x, y = _seen(entry, found)
+    low = max(quality.low, EDGE)
+    axes.errorbar(
+        [x],
+        [y],
+        xerr=bars_of([ttft]),
+        yerr=None if below else [[y - low], [max(quality.high - y, 0)]],
+        color=family_colour(family),
+        marker="v" if below else family_marker(family),
+        markersize=9 if entry.front else 5,
+        alpha=1.0 if entry.front else 0.35,
+        linewidth=1.0 if entry.front else 0.6,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+    )
+
+
+def _alone(axes: Axes, name: str, place: tuple[float, float], colour: str) -> None:
+    axes.plot(*place, marker="*", markersize=15, color=colour, linestyle="", zorder=4)
+    say(axes, name, place, colour, xytext=(8, 7))
+
+
+def _summary(found: Comparison) -> list[str]:
+    known = [each for each in found.entries if each.quality(found.measure)]
+    said = [f"{len(found.entries)} mappers, {len(known)} of them evaluated."]
+    if known:
+        best = known[0]
         said.append(
-            f"Best: {best.name} ({best.export}) closes {interval(best.gap_closed)} of the gap on "
-            f"the {best.measured_on} set."
+            f"Best: {best.name} ({best.export}), {found.measure} "
+            f"{interval(best.quality(found.measure))} on the {best.measured_on} set."
         )
-    front = [each.name for each in found if each.front]
+    front = [
+        f"{each.name} ({times(each.cold_ttft)}, {interval(each.quality(found.measure))})"
+        for each in found.entries
+        if each.front and each.cold_ttft
+    ]
     if front:
-        said.append(f"On the front of quality against cold TTFT: {'; '.join(front)}.")
+        said.append(
+            f"On the front of quality against cold TTFT (times sooner, {found.measure}): "
+            f"{'; '.join(front)}."
+        )
+    elif found.measured:
+        said.append("No mapper is on the front: a model alone is as good and as fast.")
+    for what in sorted({each.disagreement for each in known} - {""}):
+        named = [each.name for each in known if each.disagreement == what]
+        more = f" and {len(named) - NAMED} more, see the table" if len(named) > NAMED else ""
+        said.append(f"{what.capitalize()}: {'; '.join(named[:NAMED])}{more}.")
     return said

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Self
 
 import torch
+from matplotlib.ticker import MaxNLocator
 
 from kvmap.evaluation.report.section import Section, Table
-from kvmap.evaluation.report.style import KEYS, VALUES, figure, plain
+from kvmap.evaluation.report.style import COSINE, INK, KEYS, VALUES, figure, plain, say
 from kvmap.jsonfile import read_json
-from kvmap.plots import r2_curve, r2_heatmap
+from kvmap.plots import r2_heatmap
 from kvmap.report import LAYERS, PREDICTABILITY
 
 TITLES = {
@@ -74,50 +75,83 @@ def training_sections(run: TrainingRun) -> list[Section]:
     keys, values = torch.tensor(run.keys), torch.tensor(run.values)
     heat = (
         "How much of the variance of a target layer's {what} (across) a linear map from one single "
-        "source layer (down) explains, on documents that the map was not fitted on: 1 is all, 0 is "
-        "none. A bright diagonal means that layers at equal relative depth say the same."
+        "source layer (down) explains, on the selection documents, which the map was not fitted "
+        "on: 1 (yellow) is all, 0 (dark) is none. A column's brightest cell is the source layer "
+        "that tells that target layer most; a column that is dark throughout cannot be had from "
+        "any one source layer. A bright diagonal means that layers at equal relative depth say "
+        "the same."
     )
-    rows = [
-        (str(k), f"{a:.3f}", f"{b:.3f}")
-        for k, a, b in zip(run.ks, run.keys_at_k, run.values_at_k, strict=True)
-    ]
     return [
         Section("r2_keys", "R² by layer pair: keys", heat.format(what="keys"),
-                r2_heatmap(keys, "keys")),
+                r2_heatmap(keys, "R² of keys"), _best_layers(run.keys)),
         Section("r2_values", "R² by layer pair: values", heat.format(what="values"),
-                r2_heatmap(values, "values")),
-        Section(
-            "r2_against_k",
-            "R² against the number of source layers read",
-            "Variance explained when every target layer reads its k best source layers at once, "
-            "mean over target layers, on the selection documents. Where the curve is flat, more "
-            "source layers only make the mapper larger.",
-            r2_curve(run.ks, run.keys_at_k, run.values_at_k),
-            Table(("k", "R² of keys", "R² of values"), rows),
-        ),
+                r2_heatmap(values, "R² of values"), _best_layers(run.values)),
+        _against_k(run),
         _layers(run),
     ]  # fmt: skip
 
 
+def _best_layers(by_layer: list[list[float]]) -> Table:
+    """The source layer that tells each target layer most."""
+    rows = []
+    for target, column in enumerate(zip(*by_layer, strict=True)):
+        source = max(range(len(column)), key=lambda layer: column[layer])
+        rows.append((str(target), str(source), f"{column[source]:.3f}"))
+    return Table(("target layer", "best source layer", "R²"), rows)
+
+
+def _against_k(run: TrainingRun) -> Section:
+    drawn = figure(8, 3.6)
+    axes = drawn.subplots()
+    plain(axes)
+    for name, numbers, colour, marker in (
+        ("keys", run.keys_at_k, KEYS, "o"),
+        ("values", run.values_at_k, VALUES, "s"),
+    ):
+        axes.plot(run.ks, numbers, color=colour, marker=marker)
+        for k, number in zip(run.ks, numbers, strict=True):
+            say(axes, f"{number:.2f}", (k, number), colour, xytext=(0, 6), ha="center", fontsize=8)
+        say(axes, name, (run.ks[-1], numbers[-1]), colour, xytext=(10, -3), fontsize=10)
+    axes.set_xticks(run.ks)
+    axes.margins(x=0.12, y=0.18)
+    axes.set(xlabel="k, source layers that a target layer reads", ylabel="R² (1 is perfect)")
+    rows = [
+        (str(k), f"{a:.3f}", f"{b:.3f}")
+        for k, a, b in zip(run.ks, run.keys_at_k, run.values_at_k, strict=True)
+    ]
+    return Section(
+        "r2_against_k",
+        "R² against the number of source layers read",
+        "Variance explained when every target layer reads its k best source layers at once through "
+        "a linear map, mean over target layers, on the selection documents. Where the curve is "
+        "flat, more source layers only make the mapper larger; where it still rises at its end, "
+        "the source has no more to tell a linear map.",
+        drawn,
+        Table(("k", "R² of keys", "R² of values"), rows),
+    )
+
+
 def _layers(run: TrainingRun) -> Section:
-    drawn = figure(10, 3.6)
+    drawn = figure(10, 3.8)
     left, right_ = drawn.subplots(1, 2)
     lines = (
-        (left, "attention_cosine", "#444444", "cosine"),
-        (left, "r2_keys", KEYS, "R² keys"),
-        (left, "r2_values", VALUES, "R² values"),
-        (right_, "key_error_concentration", KEYS, "keys"),
-        (right_, "value_error_concentration", VALUES, "values"),
+        (left, "attention_cosine", COSINE, "^", "cosine of attention outputs"),
+        (left, "r2_keys", KEYS, "o", "R² of keys"),
+        (left, "r2_values", VALUES, "s", "R² of values"),
+        (right_, "key_error_concentration", KEYS, "o", "keys"),
+        (right_, "value_error_concentration", VALUES, "s", "values"),
     )
-    for axes, name, colour, label in lines:
+    for axes, name, colour, marker, label in lines:
         numbers = run.diagnostics.get(name, [])
         known = [float("nan") if each is None else each for each in numbers]
-        axes.plot(range(len(known)), known, color=colour, marker="o", markersize=3, label=label)
-    right_.axhline(1, color="#777777", linestyle=":", linewidth=1)
-    left.set(xlabel="target layer", ylabel="closeness", title="how close")
-    right_.set(xlabel="target layer", ylabel="error concentration", title="where the error lies")
+        axes.plot(range(len(known)), known, color=colour, marker=marker, markersize=4, label=label)
+    right_.axhline(1, color=INK, linestyle=":", linewidth=1.2)
+    say(right_, "evenly spread", (0, 1), INK, xycoords=("axes fraction", "data"), fontsize=8)
+    left.set(xlabel="target layer", ylabel="closeness (1 is perfect)")
+    right_.set(xlabel="target layer", ylabel="error concentration")
     for axes in (left, right_):
         plain(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False, fontsize=8)
     layers = range(len(run.diagnostics.get("r2_keys", [])))
     rows = [
@@ -133,9 +167,11 @@ def _layers(run: TrainingRun) -> Section:
     return Section(
         "layers",
         "Closeness and error concentration, layer by layer",
-        "Development documents. Left: cosine between attention outputs with mapped and with exact "
-        "KV, and the variance explained; 1 is perfect. Right: above 1 the errors lie where queries "
-        "read (keys) or where attention looks (values), so they hurt more than their size says.",
+        "The mapper's diagnostics along the target's depth, on the development documents. Left: "
+        "cosine between attention outputs with mapped and with exact KV, and the variance "
+        "explained; higher is better, 1 is perfect. Right: above 1 the errors lie where queries "
+        "read (keys) or where attention looks (values), so they hurt more than their size says; "
+        "below 1 they lie where nobody looks.",
         drawn,
         Table(("layer", *(TITLES[name] for name in run.diagnostics)), rows),
     )

@@ -26,7 +26,7 @@ def write_page(page: Page, folder: Path) -> Path:
 
 
 def _plain(page: Page) -> dict[str, object]:
-    """The page's words and numbers; figures by the names of their files."""
+    """The page's words, tables as they are printed, numbers unrounded; figures by their files."""
     return {
         "title": page.title,
         "summary": list(page.summary),
@@ -47,4 +47,8 @@ def _plain(page: Page) -> dict[str, object]:
         ],
         "missing": list(page.missing),
         "facts": {each.name: each.value for each in page.facts},
+        "numbers": {
+            each.name: {"value": each.value, "low": each.low, "high": each.high}
+            for each in page.numbers
+        },
     }
