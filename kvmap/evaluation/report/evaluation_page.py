@@ -14,7 +14,7 @@ from kvmap.evaluation.report.correlations import LEAST, correlations_section
 from kvmap.evaluation.report.families import families_section
 from kvmap.evaluation.report.handoff import handoff_section
 from kvmap.evaluation.report.numbers import point_numbers
-from kvmap.evaluation.report.origin import provenance_facts
+from kvmap.evaluation.report.origin import provenance_facts, text_name
 from kvmap.evaluation.report.quality import (
     position_section,
     repair_section,
@@ -58,12 +58,13 @@ def evaluation_page(folder: Path) -> Page:
         *(training_sections(run) if run else ()),
         _harness(result),
     ]
+    shown = [section for section in sections if section is not None]
     return Page(
         title=f"{result.mapper.family}: {result.pair}, {result.direction.replace('_', ' ')}",
         summary=verdict(result, benchmark),
-        sections=[section for section in sections if section is not None],
+        sections=shown,
         facts=_facts(result, benchmark),
-        missing=_missing(result, benchmark, run),
+        missing=_missing(result, benchmark, {section.name for section in shown}),
         numbers=point_numbers(result, benchmark),
     )
 
@@ -113,26 +114,38 @@ def _harness(result: EvaluationResult) -> Section | None:
     )
 
 
+QUALITY = {
+    "repair": "repair curve: fewer than two repairs were measured (curve=)",
+    "questions": "four-way questions: none were asked",
+    "families": "families side by side: one mapper, and no control that learns nothing beside it",
+    "correlations": f"diagnostics against quality: fewer than {LEAST} mappers compared (runs=)",
+    "replacements": "where the error lies: not measured (sizes.replacement=0)",
+    "positions": "agreement by position: no continuation was scored",
+    "handoff": "handoff over turns: not measured (sizes.conversations=0)",
+}
+SPEED = {
+    "panels": "quality and speed at one glance: source, mapped and target were not all asked the "
+    "same questions and timed together",
+    "stages": "where the time goes: source and target were not both timed",
+    "blocks": "block sizes and acceptance: nothing was drafted",
+    "mapping": "mapping against reading: not measured (speed.map_lengths=[])",
+}
+"""Why a figure is not there, by the name of its section."""
+
+
 def _missing(
-    result: EvaluationResult, benchmark: BenchmarkResult | None, run: TrainingRun | None
+    result: EvaluationResult, benchmark: BenchmarkResult | None, shown: set[str]
 ) -> list[str]:
-    said = []
+    said = [why for name, why in QUALITY.items() if name not in shown]
     if benchmark is None:
-        said.append("speed: it was not measured (speed.prompts=0)")
-    elif benchmark.notes:
+        said.append(f"everything about speed: there is no {BENCHMARK} (speed.prompts=0)")
+    else:
+        said += [why for name, why in SPEED.items() if name not in shown]
         said += [f"speed: {note}" for note in benchmark.notes]
-    if run is None:
+    if "layers" not in shown:
         said.append(
             "R² heatmaps, R² against k, layers: no run with the evaluated weights lies at "
             f"{result.mapper.export} or beside the evaluation"
-        )
-    if not result.replacements:
-        said.append("where the error lies: not measured (sizes.replacement=0)")
-    if not result.handoffs:
-        said.append("handoff over turns: not measured (sizes.conversations=0)")
-    if correlations_section(result.operating_point) is None:
-        said.append(
-            f"diagnostics against quality: fewer than {LEAST} mappers were compared (runs=)"
         )
     return said
 
@@ -143,7 +156,7 @@ def _facts(result: EvaluationResult, benchmark: BenchmarkResult | None) -> list[
         Fact("weights", f"sha256 {result.mapper.weights_sha256}"),
         Fact("source", f"{result.source.model}, revision {result.source.revision}"),
         Fact("target", f"{result.target.model}, revision {result.target.revision}"),
-        Fact("text", f"{result.data.corpus}"),
+        Fact("text", text_name(result.data.corpus)),
         Fact("test passages", f"fingerprint {result.data.test}"),
         Fact("operating point", result.operating_point.why),
         Fact("seed", str(result.settings.seed)),

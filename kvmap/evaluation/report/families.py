@@ -6,7 +6,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvmap.evaluation.arms import Role
-from kvmap.evaluation.findings import disagreement
 from kvmap.evaluation.report.section import Section, Table
 from kvmap.evaluation.report.style import (
     CONTROL,
@@ -19,6 +18,7 @@ from kvmap.evaluation.report.style import (
     plain,
     say,
 )
+from kvmap.evaluation.report.sweep import disagreement_of
 from kvmap.evaluation.report.words import interval, mapper_names
 from kvmap.evaluation.result import ArmResult, Candidate, EvaluationResult
 from kvmap.evaluation.statistics import Estimate
@@ -77,8 +77,7 @@ def candidates_section(candidates: Sequence[Candidate], chosen_on: str, passages
             interval(each.context_used),
             interval(each.lookups),
             f"{each.score:.3f}",
-            disagreement(each.gap_closed or each.context_used, each.lookups_floor_normalised)
-            or "-",
+            disagreement_of(each) or "-",
             f"{each.cold_ttft.ms:.0f} ms ({each.cold_ttft.times.value:.2f}x)"
             if each.cold_ttft
             else "-",

@@ -1,5 +1,6 @@
 """Where a page comes from."""
 
+from kvmap.corpora.base import CorpusIdentity
 from kvmap.evaluation.report.section import Fact
 from kvmap.provenance import Provenance
 
@@ -12,3 +13,8 @@ def provenance_facts(provenance: Provenance) -> list[Fact]:
         Fact("versions", f"Python {provenance.python}, {versions}"),
         Fact("commit", provenance.commit or "not a checkout"),
     ]
+
+
+def text_name(corpus: CorpusIdentity) -> str:
+    """A corpus in one line."""
+    return ", ".join(filter(None, (corpus.kind, corpus.settings, f"content {corpus.content}")))

@@ -165,7 +165,7 @@ def _line(axes: Axes, curve: Curve, arm: ArmResult) -> None:
     role = arm.arm.role
     colour = colour_of(role)
     places = np.arange(1, len(curve.values) + 1)
-    axes.plot(places, curve.values, ".", color=colour, markersize=3, alpha=0.45)
+    axes.plot(places, curve.values, ".", color=colour, markersize=2.5, alpha=0.3)
     axes.plot(
         places,
         smoothed(curve.values),

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
@@ -116,7 +119,7 @@ def _bars(axes: Axes, heights: Sequence[float], ratios: Sequence[Estimate], form
         say(axes, form.format(height), (place, height), INK, ha="center", xytext=(0, 16),
             fontsize=10, fontweight="bold")  # fmt: skip
         told = f"{times(ratio)} [{ratio.low:.1f}, {ratio.high:.1f}]" if ratio.value != 1 else "1x"
-        say(axes, told, (place, height), INK, ha="center", fontsize=7.5)
+        say(axes, told, (place, height), INK, ha="center", xytext=(0, 4), fontsize=7.5)
     axes.margins(y=0.2)
 
 
@@ -148,11 +151,11 @@ def stages_section(benchmark: BenchmarkResult) -> Section | None:
     axes.set_xticks(ticks, names, fontsize=9)
     axes.set(xlabel="arm, and tokens of prompt", ylabel="milliseconds for the whole answer")
     axes.margins(y=0.1)
-    for name in reversed(STAGES):
-        if name in drawn_stages:
-            axes.bar([ticks[0]], [0], color=STAGES[name], label=name)
-    axes.plot([], [], label="first token", **_line())
-    drawn.legend(frameon=False, fontsize=9, loc="outside right center")
+    handles: list[Artist] = [
+        Patch(color=STAGES[name], label=name) for name in reversed(STAGES) if name in drawn_stages
+    ]
+    handles.append(Line2D([], [], label="first token", **_line()))
+    drawn.legend(handles=handles, frameon=False, fontsize=9, loc="outside right center")
     return Section(
         "stages",
         "Where the time goes, by prompt length",
@@ -170,8 +173,8 @@ def stages_section(benchmark: BenchmarkResult) -> Section | None:
 
 def _line() -> dict[str, Any]:
     """How the first token's line looks: white with a dark rim, visible on every stage."""
-    rim = withStroke(linewidth=4.5, foreground=INK)
-    return {"color": "white", "linewidth": 2.5, "path_effects": [rim]}
+    rim = withStroke(linewidth=3.2, foreground=INK)
+    return {"color": "white", "linewidth": 1.6, "path_effects": [rim]}
 
 
 def _stack(axes: Axes, place: float, arm: ArmSpeed, least: float) -> set[str]:
@@ -232,6 +235,7 @@ def mapping_section(benchmark: BenchmarkResult) -> Section | None:
         times_axes.plot(lengths, spent, color=colour, marker="o", markersize=4, linestyle=dash,
                         label=label)  # fmt: skip
     times_axes.set_yscale("log")
+    times_axes.yaxis.set_major_formatter("{x:g}")
     times_axes.set_ylabel("milliseconds to the first token")
     for label, ratios, dash in (
         ("cold", [e.cold for e in points], "-"),

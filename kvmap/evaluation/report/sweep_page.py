@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from kvmap.evaluation.report.correlations import LEAST, correlations_section
 from kvmap.evaluation.report.families import candidates_section
 from kvmap.evaluation.report.numbers import entry_numbers
-from kvmap.evaluation.report.origin import provenance_facts
+from kvmap.evaluation.report.origin import provenance_facts, text_name
 from kvmap.evaluation.report.section import Fact, Page, Section, Table
 from kvmap.evaluation.report.style import (
     EDGE,
@@ -74,8 +75,11 @@ def short_table(found: Table) -> Table:
 
 
 def _texts(results: Sequence[EvaluationResult]) -> list[Fact]:
-    texts = {f"{each.data.corpus}; test {each.data.test}, development "
-             f"{each.data.development or 'not read'}" for each in results}  # fmt: skip
+    texts = {
+        f"{text_name(each.data.corpus)}; test {each.data.test}, "
+        f"development {each.data.development or 'not read'}"
+        for each in results
+    }
     return [Fact("text", text) for text in sorted(texts)]
 
 
@@ -134,7 +138,7 @@ def front_section(found: Comparison) -> Section | None:
     shown = found.measured
     if not shown:
         return None
-    drawn = figure(10, 5)
+    drawn = figure(10, 5.2)
     axes = drawn.subplots()
     plain(axes, "both")
     for entry in sorted(shown, key=lambda each: each.front):
@@ -152,9 +156,15 @@ def front_section(found: Comparison) -> Section | None:
     _alone(axes, "target alone", (1.0, 1.0), TARGET)
     if found.source is not None:
         _alone(axes, "source alone", (found.source.ttft, found.source.quality), SOURCE)
-    if len(front) <= NAMED:
-        for entry, place in zip(front, places, strict=True):
-            say(axes, entry.name, place, INK, xytext=(7, 6), fontsize=8)
+    for number, place in enumerate(places, 1):
+        say(axes, str(number), place, INK, xytext=(6, 6), fontsize=10, fontweight="bold")
+    named = [
+        Line2D([], [], linestyle="", label=f"{number}  {entry.name}")
+        for number, entry in enumerate(front, 1)
+    ]
+    if named:
+        drawn.legend(handles=named, frameon=False, fontsize=8, ncols=2, handlelength=0,
+                     loc="outside lower center")  # fmt: skip
     family_legend(axes, [each.mapper.family for each in shown], "lower right")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
@@ -174,10 +184,10 @@ def front_section(found: Comparison) -> Section | None:
         f"Each point is one of {len(shown)} mappers: {found.measure} in likelihood "
         f"({' and '.join(sets)} set; {zero}) against how many times sooner than from the target "
         f"alone the first token comes (prompts of {' and '.join(map(str, lengths))} tokens, cold: "
-        "the source's reading included). Crosses are 95% intervals. Up and right is better. Large "
-        "points on the dashed line are the front: no other mapper, and neither model alone, is as "
-        "good and as fast, and better in one; choose among them. Stars are the models alone. "
-        "Triangles lie below the figure. Points whose crosses overlap cannot be told apart.",
+        "the source's reading included). Crosses are 95% intervals. Up and right is better. Large, "
+        "numbered points on the dashed line are the front: no other mapper, and neither model "
+        "alone, is as good and as fast, and better in one; choose among them. Stars are the models "
+        "alone. Triangles lie below the figure. Points whose crosses overlap cannot be told apart.",
         drawn,
     )
 

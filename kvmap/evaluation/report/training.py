@@ -146,7 +146,8 @@ def _layers(run: TrainingRun) -> Section:
         known = [float("nan") if each is None else each for each in numbers]
         axes.plot(range(len(known)), known, color=colour, marker=marker, markersize=4, label=label)
     right_.axhline(1, color=INK, linestyle=":", linewidth=1.2)
-    say(right_, "evenly spread", (0, 1), INK, xycoords=("axes fraction", "data"), fontsize=8)
+    say(right_, "1: evenly spread", (1, 1), INK, xycoords=("axes fraction", "data"), ha="right",
+        xytext=(0, -11), fontsize=8)  # fmt: skip
     left.set(xlabel="target layer", ylabel="closeness (1 is perfect)")
     right_.set(xlabel="target layer", ylabel="error concentration")
     for axes in (left, right_):

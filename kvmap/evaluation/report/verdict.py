@@ -1,8 +1,11 @@
 """What matters of an evaluation, in sentences."""
 
-from kvmap.benchmark.result import BenchmarkResult
+from collections.abc import Sequence
+
+from kvmap.benchmark.result import BenchmarkResult, ReadOrMap
+from kvmap.evaluation.findings import disagreement
 from kvmap.evaluation.report.words import interval, mapper_name, right, times
-from kvmap.evaluation.result import EvaluationResult
+from kvmap.evaluation.result import ArmResult, EvaluationResult, Replacement
 
 
 def verdict(result: EvaluationResult, benchmark: BenchmarkResult | None) -> list[str]:
@@ -19,15 +22,25 @@ def verdict(result: EvaluationResult, benchmark: BenchmarkResult | None) -> list
     said.append(_worth(result))
     if benchmark is not None:
         said += _speed(benchmark)
-    parts = [each for each in result.replacements if each.nll_gain.low > 0]
-    if parts:
-        worst = sorted(parts, key=lambda each: -each.nll_gain.value)[:3]
-        named = ", ".join(f"{e.part} ({interval(e.nll_gain, 3)} nats/token)" for e in worst)
-        said.append(f"What is left lies mostly in: {named}, saved when exact.")
+    if result.replacements:
+        said.append(_left(result.replacements))
     said += [f"Not as it should be: {each.what} ({each.measured})."
              for each in result.findings if each.holds is False]  # fmt: skip
     said.append(_advice(result))
     return said
+
+
+def _left(parts: Sequence[Replacement]) -> str:
+    """The layer-wise reason for what falls short."""
+    passages = parts[0].nll_gain.documents
+    surely = [each for each in parts if each.nll_gain.low > 0]
+    if not surely:
+        return (
+            f"What is left cannot be laid to single layers, keys or values on {passages} passages."
+        )
+    worst = sorted(surely, key=lambda each: -each.nll_gain.value)[:3]
+    named = ", ".join(f"{e.part} ({interval(e.nll_gain, 3)} nats/token)" for e in worst)
+    return f"What is left lies mostly in: {named}, saved when exact, on {passages} passages."
 
 
 def _worth(result: EvaluationResult) -> str:
@@ -58,10 +71,34 @@ def _speed(benchmark: BenchmarkResult) -> list[str]:
     arm = at.find("cold") if at else None
     if at is None or arm is None:
         return []
-    return [
+    said = (
         f"At {at.length} prompt tokens the first token comes {times(arm.ttft)} sooner than from "
         f"the target alone ({interval(arm.ttft)}, cold), an answer of {benchmark.new_tokens} "
-        f"tokens {times(arm.total)} ({interval(arm.total)})."
+        f"tokens {times(arm.total)} ({interval(arm.total)})"
+    )
+    source = at.find("source")
+    if source is not None:
+        said += f"; from the source alone {times(source.ttft)} and {times(source.total)}"
+    return [f"{said}.", *_pays(benchmark.mapping)]
+
+
+def _pays(points: Sequence[ReadOrMap]) -> list[str]:
+    """From which length on mapping is faster than reading."""
+    if not points:
+        return []
+    ordered = sorted(points, key=lambda each: each.length)
+    slower = [each.length for each in ordered if each.cold.low <= 1]
+    if not slower:
+        return [f"A cold first token by mapping is sooner from {ordered[0].length} tokens on."]
+    faster = [each.length for each in ordered if each.length > max(slower)]
+    if not faster:
+        return [
+            f"Up to {ordered[-1].length} tokens a cold first token by mapping is not surely sooner "
+            "than by reading."
+        ]
+    return [
+        f"Cold, mapping is surely sooner than reading from {min(faster)} prompt tokens on, "
+        f"and not surely at {max(slower)}."
     ]
 
 
@@ -77,7 +114,11 @@ def _advice(result: EvaluationResult) -> str:
     if not right_cache:
         return "Do not serve it: another prompt's cache does as well as the right one."
     if below.low > 0:
-        return f"Worth serving: better than the source alone by {interval(below, 3)} nats/token."
+        better = f"better than the source alone by {interval(below, 3)} nats/token"
+        said = _disagreement(served)
+        if said is not None:
+            return f"Serve it with care: {better}, but it {said}."
+        return f"Worth serving: {better}."
     if below.high < 0:
         return (
             f"Not worth serving: worse than the source alone by {interval(below, 3)} nats/token "
@@ -87,3 +128,10 @@ def _advice(result: EvaluationResult) -> str:
         f"Not better than the source alone so far as can be told ({interval(below, 3)} "
         "nats/token); evaluate more passages, or train a better mapper."
     )
+
+
+def _disagreement(served: ArmResult) -> str | None:
+    """What likelihood and look-ups of the served arm disagree on."""
+    text, lookups = served.continuation, served.lookups
+    likelihood = (text.gap_closed or text.context_used) if text else None
+    return disagreement(likelihood, lookups.floor_normalised if lookups else None)
