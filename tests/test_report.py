@@ -11,37 +11,54 @@ from pathlib import Path
 import pytest
 import wandb
 from commands import Outcome, Workshop, call, one_sentence
+from evaluating import export
 from matplotlib.image import imread
+from reporting import benchmark, candidate, evaluation
 
 from kvmap.cli.report import main
-from kvmap.evaluation.evidence import read_evidence
 from kvmap.evaluation.report.evaluation_page import evaluation_page
 from kvmap.evaluation.report.html import html
 from kvmap.evaluation.report.markdown import markdown, markdown_table
 from kvmap.evaluation.report.pareto import Point, pareto
 from kvmap.evaluation.report.section import Fact, Page, Section, Table
+from kvmap.evaluation.report.sweep import Alone, compare
+from kvmap.evaluation.report.sweep_page import front_section, sweep_page
 from kvmap.evaluation.report.verdict import verdict
+from kvmap.evaluation.report.write import write_page
 from kvmap.evaluation.result import EvaluationResult
 from kvmap.evaluation.statistics import Estimate
+from kvmap.pair import ModelPair
+from kvmap.tracking import Tracker
 
 
 @pytest.fixture(scope="module")
-def sweep(shop: Workshop) -> Path:
-    """Two mappers, chosen from and measured with everything that a report can show."""
-    root = shop.root / "reported"
-    for family in ("depth_nearest", "ridge"):
-        assert shop.train(root / family, f"mapper={family}").status == 0
+def run(shop: Workshop) -> Path:
+    """A run, evaluated with everything that a report can show."""
+    folder = shop.root / "reported"
+    assert shop.train(folder, "mapper=ridge").status == 0
     done = shop.evaluate(
-        f"runs={root}",
+        f"export={folder}",
         "sizes.replacement=2",
         "speed.prompts=2",
-        "speed.lengths=[12,24]",
-        "speed.new_tokens=6",
-        "speed.map_lengths=[16,32]",
+        "speed.lengths=[12]",
+        "speed.new_tokens=4",
+        "speed.map_lengths=[16]",
+        "speed.map_repeats=2",
+        "speed.transformers=false",
     )
     assert done.status == 0, done.err
-    assert done.last_line == f"report: {root / 'evaluation' / 'report.html'}"
-    return root
+    assert done.last_line == f"report: {folder / 'evaluation' / 'report.html'}"
+    return folder
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Path:
+    """The folder of an evaluation that nobody measured."""
+    folder = tmp_path / "made up"
+    folder.mkdir()
+    evaluation().write(folder)
+    benchmark().write(folder)
+    return folder
 
 
 def report(*overrides: str) -> Outcome:
@@ -54,10 +71,10 @@ EVERY = {
 }  # fmt: skip
 
 
-def test_a_page_shows_everything_that_was_measured(sweep: Path) -> None:
-    folder = sweep / "evaluation"
+def test_a_page_shows_everything_that_was_measured(run: Path) -> None:
+    folder = run / "evaluation"
     page = evaluation_page(folder)
-    # Two mappers are too few for a correlation, and random models answer no look-ups.
+    # One mapper is too few for a correlation, and random models are asked no look-ups.
     assert EVERY - {section.name for section in page.sections} <= {"panels"}
     for section in page.sections:
         assert section.figure is not None or section.table is not None
@@ -67,9 +84,9 @@ def test_a_page_shows_everything_that_was_measured(sweep: Path) -> None:
             assert drawn.std() > 0.02, f"{section.name} is blank"
 
 
-def test_the_html_needs_nothing_else_and_has_every_caption(sweep: Path) -> None:
-    page = evaluation_page(sweep / "evaluation")
-    text = (sweep / "evaluation" / "report.html").read_text()
+def test_the_html_needs_nothing_else_and_has_every_caption(run: Path) -> None:
+    page = evaluation_page(run / "evaluation")
+    text = (run / "evaluation" / "report.html").read_text()
     assert not re.search(r"<script|https?://|<link", text)
     assert all(src.startswith("data:image/png") for src in re.findall(r'src="([^"]*)"', text))
     unescaped = text.replace("&#x27;", "'").replace("&quot;", '"').replace("&amp;", "&")
@@ -78,8 +95,8 @@ def test_the_html_needs_nothing_else_and_has_every_caption(sweep: Path) -> None:
         assert f'id="{section.name}"' in text
 
 
-def test_json_and_markdown_say_the_same(sweep: Path) -> None:
-    folder = sweep / "evaluation"
+def test_json_and_markdown_say_the_same(run: Path) -> None:
+    folder = run / "evaluation"
     page, plain = evaluation_page(folder), json.loads((folder / "report.json").read_text())
     text = (folder / "report.md").read_text()
     assert plain["summary"] == list(page.summary)
@@ -93,9 +110,9 @@ def test_json_and_markdown_say_the_same(sweep: Path) -> None:
             assert f"({kept['figure']})" in text
 
 
-def test_the_numbers_are_the_evaluations(sweep: Path) -> None:
-    result = EvaluationResult.read(sweep / "evaluation")
-    page = evaluation_page(sweep / "evaluation")
+def test_the_numbers_are_the_evaluations(run: Path) -> None:
+    result = EvaluationResult.read(run / "evaluation")
+    page = evaluation_page(run / "evaluation")
     [arms] = [each.table for each in page.sections if each.name == "arms"]
     assert arms is not None
     rows = {row[0]: row for row in arms.rows}
@@ -105,8 +122,25 @@ def test_the_numbers_are_the_evaluations(sweep: Path) -> None:
     facts = {fact.name: fact.value for fact in page.facts}
     assert result.data.test in facts["test passages"]
     assert result.mapper.weights_sha256 in facts["weights"]
-    evidence = read_evidence(Path(result.mapper.export))
-    assert evidence is not None
+
+
+def test_json_holds_the_operating_points_numbers_unrounded(made_up: Path) -> None:
+    write_page(replace(evaluation_page(made_up), sections=[]), made_up)
+    numbers = json.loads((made_up / "report.json").read_text())["numbers"]
+    served = evaluation().find("mapped")
+    assert served is not None
+    assert served.continuation is not None
+    assert served.lookups is not None
+    for name, estimate in (
+        ("gap_closed", served.continuation.gap_closed),
+        ("below_source", served.continuation.below_source),
+        ("lookups_floor_normalised", served.lookups.floor_normalised),
+        ("cold_ttft_times_at_512", benchmark().answers[-1].arms[2].ttft),
+    ):
+        assert estimate is not None
+        kept = numbers[name]
+        assert kept == {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    assert numbers["cold_ttft_ms_at_512"] == {"value": 40.0, "low": None, "high": None}
 
 
 def test_names_are_escaped() -> None:
@@ -119,47 +153,57 @@ def test_names_are_escaped() -> None:
     assert "a\\|b" in markdown(page, "figures")
 
 
-def test_what_is_not_there_is_said(sweep: Path, tmp_path: Path) -> None:
-    bare = shutil.copytree(sweep / "evaluation", tmp_path / "bare")
+def test_what_is_not_there_is_said(run: Path, tmp_path: Path) -> None:
+    bare = shutil.copytree(run / "evaluation", tmp_path / "bare")
     (bare / "benchmark.json").unlink()
     result = EvaluationResult.read(bare)
     gone = replace(result.mapper, export=str(tmp_path / "gone"))
     replace(result, mapper=gone, replacements=[], handoffs=[]).write(bare)
     page = evaluation_page(bare)
     said = " ".join(page.missing)
-    for word in ("speed", "R² heatmaps", "where the error lies", "handoff"):
+    for word in ("about speed", "R² heatmaps", "where the error lies", "handoff"):
         assert word in said
     assert {"arms", "findings", "repair"} <= {section.name for section in page.sections}
     assert "Not shown" in html(page)
 
 
+def test_a_run_is_shown_only_where_its_weights_are_those_that_were_evaluated(
+    run: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(run, moved)
+    result = EvaluationResult.read(moved / "evaluation")
+    lost = replace(result.mapper, export=str(tmp_path / "gone"))
+    replace(result, mapper=lost).write(moved / "evaluation")
+    assert "layers" in {each.name for each in evaluation_page(moved / "evaluation").sections}
+    other = replace(result.mapper, weights_sha256="0" * 64)
+    replace(result, mapper=other).write(moved / "evaluation")
+    page = evaluation_page(moved / "evaluation")
+    assert "layers" not in {each.name for each in page.sections}
+    assert any("no run with the evaluated weights" in line for line in page.missing)
+
+
 @pytest.mark.parametrize(
     ("below_source", "advice"),
-    [((0.1, 0.05, 0.2), "Worth serving"), ((-0.1, -0.2, -0.05), "Not worth serving"),
-     ((0.0, -0.1, 0.1), "Not better than the source alone so far")],
+    [(Estimate(0.1, 0.05, 0.2, 6), "Worth serving"),
+     (Estimate(-0.1, -0.2, -0.05, 6), "Not worth serving"),
+     (Estimate(0.0, -0.1, 0.1, 6), "Not better than the source alone so far")],
 )  # fmt: skip
-def test_the_verdict_follows_the_interval(
-    sweep: Path, below_source: tuple[float, float, float], advice: str
-) -> None:
-    result = EvaluationResult.read(sweep / "evaluation")
-
-    def telling(arm: object) -> object:
-        text = arm.continuation  # type: ignore[attr-defined]
-        if arm.arm.role == "mismatched":  # type: ignore[attr-defined]
-            far = Estimate(99.0, 98.0, 100.0, 6)
-            return replace(arm, continuation=replace(text, nll=far))  # type: ignore[type-var]
-        if arm.arm.role == "mapped":  # type: ignore[attr-defined]
-            found = Estimate(*below_source, 6)
-            return replace(arm, continuation=replace(text, below_source=found))  # type: ignore[type-var]
-        return arm
-
-    told = replace(result, arms=[telling(arm) for arm in result.arms])  # type: ignore[misc]
-    assert verdict(told, None)[-1].startswith(advice)
-    assert result.operating_point.chosen_on in verdict(told, None)[0]
+def test_the_verdict_follows_the_interval(below_source: Estimate, advice: str) -> None:
+    result = evaluation()
+    told = [
+        replace(arm, continuation=replace(arm.continuation, below_source=below_source))
+        if arm.arm.role == "mapped" and arm.continuation
+        else arm
+        for arm in result.arms
+    ]
+    said = verdict(replace(result, arms=told), None)
+    assert said[-1].startswith(advice)
+    assert "chosen on development, all figures on the test set" in said[0]
 
 
-def test_a_mapper_no_better_than_a_mismatched_cache_is_not_to_be_served(sweep: Path) -> None:
-    result = EvaluationResult.read(sweep / "evaluation")
+def test_a_mapper_no_better_than_a_mismatched_cache_is_not_to_be_served() -> None:
+    result = evaluation()
     mapped = result.find("mapped")
     assert mapped is not None
     same = [
@@ -173,30 +217,85 @@ def test_the_front_is_what_no_other_point_beats() -> None:
     draw = random.Random(0)
     for count, _ in itertools.product((1, 2, 7, 30), range(20)):
         points = [Point(draw.randint(0, 6), draw.randint(0, 6)) for _ in range(count)]
-        for point, front in zip(points, pareto(points), strict=True):
-            beaten = any(
-                other.quality >= point.quality and other.speed >= point.speed and other != point
-                for other in points
-            )
-            assert front == (not beaten)
+        assert pareto(points) == [not beaten(point, points) for point in points]
 
 
-def test_a_sweep_is_compared_and_its_front_marked(sweep: Path) -> None:
-    done = report(f"runs={sweep}")
+def beaten(point: Point, others: list[Point]) -> bool:
+    return any(
+        other.quality >= point.quality and other.speed >= point.speed and other != point
+        for other in others
+    )
+
+
+def test_a_sweeps_front_has_what_neither_a_mapper_nor_a_model_alone_beats(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    several = [
+        candidate(n, draw.uniform(-3, 1), draw.random(), draw.uniform(0.8, 12)) for n in range(12)
+    ]
+    folder = tmp_path / "evaluation"
+    folder.mkdir()
+    evaluation([*several, candidate(12, None, 0.5, 3.0)]).write(folder)
+    benchmark().write(folder)
+    found = compare(tmp_path)
+    assert found.measure == "gap closed"
+    assert found.source == Alone(0.0, 10.0)
+    points = {
+        each.export: Point(each.gap_closed.value, each.cold_ttft.value)
+        for each in found.entries
+        if each.gap_closed and each.cold_ttft
+    }
+    assert len(points) == 12
+    rivals = [*points.values(), Point(1.0, 1.0), Point(0.0, 10.0)]
+    for each in found.entries:
+        known = each.export in points
+        assert each.front == (known and not beaten(points[each.export], rivals)), each.export
+    assert 0 < sum(each.front for each in found.entries) < 12
+    section = front_section(found)
+    assert section is not None
+    assert section.figure is not None
+    [axes] = section.figure.axes
+    told = [text.get_text() for text in axes.texts]
+    assert {"source alone", "target alone", "1"} <= set(told)
+    page = sweep_page(tmp_path)
+    [table] = [each.table for each in page.sections if each.name == "mappers"]
+    assert table is not None
+    assert [bool(row[0]) for row in table.rows] == [each.front for each in found.entries]
+    assert any(line.startswith("Does well on the look-ups and fails") for line in page.summary)
+
+
+def test_where_no_gap_is_wide_enough_the_front_is_of_context_used(tmp_path: Path) -> None:
+    evaluation([candidate(n, None, 0.5, 1.0 + n) for n in range(3)]).write(tmp_path)
+    found = compare(tmp_path)
+    assert found.measure == "context used"
+    assert found.source is None
+    assert [each.front for each in found.entries].count(True) == 1
+    assert any("source alone" in line for line in sweep_page(tmp_path).missing)
+
+
+def test_the_command_compares_a_sweep_and_marks_its_front(made_up: Path) -> None:
+    root = made_up.parent
+    done = report(f"runs={root}")
     assert done.status == 0, done.err
-    assert done.last_line == f"report: {sweep / 'report' / 'report.html'}"
-    plain = json.loads((sweep / "report" / "report.json").read_text())
+    assert done.out.startswith(f"one evaluation: {made_up / 'report.html'}")
+    assert done.last_line == f"report: {root / 'report' / 'report.html'}"
+    plain = json.loads((root / "report" / "report.json").read_text())
     [table] = [each["table"] for each in plain["sections"] if each["name"] == "mappers"]
-    assert {row[1].split()[0] for row in table["rows"]} == {"depth_nearest", "ridge"}
-    assert "| front | mapper |" in done.out
-    measured = EvaluationResult.read(sweep / "evaluation").operating_point.candidates
-    assert all(each.cold_ttft is not None for each in measured)
-    if all(each.gap_closed is not None for each in measured):
-        assert any(row[0] for row in table["rows"])
+    fronts = [row[2] for row in table["rows"] if row[0]]
+    assert fronts
+    shown = [line for line in done.out.splitlines() if line.startswith("| ●")]
+    assert [line.split(" | ")[2] for line in shown] == fronts
+    assert (root / "report" / "figures" / "front.png").is_file()
+    for each in evaluation().operating_point.candidates:
+        assert each.cold_ttft is not None
+        kept = plain["numbers"][f"{each.mapper.export}: cold_ttft_times"]
+        times = each.cold_ttft.times
+        assert kept == {"value": times.value, "low": times.low, "high": times.high}
 
 
-def test_mappers_that_nobody_evaluated_are_listed_and_said(shop: Workshop, tmp_path: Path) -> None:
-    assert shop.train(tmp_path / "alone", "mapper=depth_nearest").status == 0
+def test_mappers_that_nobody_evaluated_are_listed_and_said(
+    random_pair: ModelPair, tmp_path: Path
+) -> None:
+    export(random_pair, tmp_path / "alone" / "export")
     done = report(f"runs={tmp_path}")
     assert done.status == 0, done.err
     assert "1 mappers, 0 of them evaluated" in done.out
@@ -218,28 +317,39 @@ def test_what_it_cannot_do_is_one_sentence(tmp_path: Path, asked: list[str], say
     assert says in one_sentence(report(*(each.format(empty=tmp_path) for each in asked)))
 
 
-def test_a_damaged_evaluation_is_one_sentence(sweep: Path, tmp_path: Path) -> None:
-    broken = shutil.copytree(sweep / "evaluation", tmp_path / "broken")
+def test_a_damaged_evaluation_is_one_sentence(run: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(run / "evaluation", tmp_path / "broken")
     (broken / "evaluation.json").write_text("{")
     assert "evaluation.json" in one_sentence(report(f"evaluation={broken}"))
 
 
-def test_wandb_gets_figures_tables_and_the_page(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wandb_gets_figures_tables_numbers_and_the_page(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = shutil.copytree(sweep / "evaluation", tmp_path / "evaluation")
+    page = evaluation_page(made_up)
+    kept = [each for each in page.sections if each.name in ("repair", "arms")]
+    page = replace(page, sections=kept)
+    write_page(page, made_up)
     logged: dict[str, object] = {}
+    summary: dict[str, object] = {}
     original = wandb.Run.log
 
     def log(self: wandb.Run, data: dict[str, object], *args: object, **more: object) -> None:
         logged.update(data)
+        summary.update(dict(self.summary))
         original(self, data, *args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(wandb.Run, "log", log)
-    done = call(main, f"evaluation={copy}", "logger.mode=offline")
-    assert done.status == 0, done.err
+    Tracker(mode="offline").publish(page, made_up)
     assert isinstance(logged["repair"], wandb.Image)
     assert isinstance(logged["arms_table"], wandb.Table)
     assert isinstance(logged["report"], wandb.Html)
-    assert list((copy / "wandb").glob("offline-run-*"))
+    served = evaluation().find("mapped")
+    assert served is not None
+    assert served.continuation is not None
+    gap = served.continuation.gap_closed
+    assert gap is not None
+    assert (summary["gap_closed"], summary["gap_closed/low"]) == (gap.value, gap.low)
+    assert "Worth serving" in str(summary["verdict"])
+    assert list((made_up / "wandb").glob("offline-run-*"))
     assert wandb.run is None

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Mapping
 from html import escape
 
 from matplotlib.figure import Figure
@@ -40,13 +41,19 @@ a { color: inherit; }
 """
 
 
-def html(page: Page) -> str:
-    """The whole file."""
+def html(page: Page, images: Mapping[str, bytes] | None = None) -> str:
+    """The whole file.
+
+    Args:
+        page: The page.
+        images: Its figures as PNG, by their sections' names; drawn here where not given.
+    """
+    images = render(page) if images is None else images
     contents = " ".join(
         f'<a href="#{escape(each.name)}">{escape(each.title)}</a>' for each in page.sections
     )
     summary = "\n".join(f"<p>{escape(line)}</p>" for line in page.summary)
-    sections = "\n".join(_section(each) for each in page.sections)
+    sections = "\n".join(_section(each, images) for each in page.sections)
     missing = "".join(f"<li>{escape(line)}</li>" for line in page.missing)
     facts = "".join(
         f"<tr><td>{escape(each.name)}</td><td>{escape(each.value)}</td></tr>" for each in page.facts
@@ -74,6 +81,11 @@ def html(page: Page) -> str:
 """
 
 
+def render(page: Page) -> dict[str, bytes]:
+    """Every figure of a page as PNG, by its section's name."""
+    return {each.name: png(each.figure) for each in page.sections if each.figure is not None}
+
+
 def png(figure: Figure) -> bytes:
     """A figure as a PNG file's bytes."""
     into = io.BytesIO()
@@ -81,10 +93,10 @@ def png(figure: Figure) -> bytes:
     return into.getvalue()
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, images: Mapping[str, bytes]) -> str:
     parts = [f'<section id="{escape(section.name)}">', f"<h2>{escape(section.title)}</h2>"]
     if section.figure is not None:
-        data = base64.b64encode(png(section.figure)).decode()
+        data = base64.b64encode(images[section.name]).decode()
         alternative = escape(section.title)
         parts.append(
             f'<figure><img alt="{alternative}" src="data:image/png;base64,{data}"></figure>'

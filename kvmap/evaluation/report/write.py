@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kvmap.evaluation.report.html import html, png
+from kvmap.evaluation.report.html import html, render
 from kvmap.evaluation.report.markdown import markdown
 from kvmap.evaluation.report.section import Page
 from kvmap.jsonfile import write_json
@@ -16,12 +16,12 @@ def write_page(page: Page, folder: Path) -> Path:
     figures.mkdir(parents=True, exist_ok=True)
     for old in figures.glob("*.png"):
         old.unlink()
-    for section in page.sections:
-        if section.figure is not None:
-            (figures / f"{section.name}.png").write_bytes(png(section.figure))
+    images = render(page)
+    for name, image in images.items():
+        (figures / f"{name}.png").write_bytes(image)
     (folder / MARKDOWN).write_text(markdown(page, FIGURES), encoding="utf-8")
     write_json(folder / JSON, _plain(page))
-    (folder / HTML).write_text(html(page), encoding="utf-8")
+    (folder / HTML).write_text(html(page, images), encoding="utf-8")
     return folder / HTML
 
 
