@@ -309,12 +309,33 @@ def test_mappers_that_nobody_evaluated_are_listed_and_said(
         ([], "name what to report"),
         (["runs=a", "export=b"], "name what to report"),
         (["runs=nowhere"], "runs=nowhere is no folder"),
-        (["export=nowhere"], "evaluation"),
+        (["export=nowhere"], "there is no evaluation in outputs/evaluation-nowhere; measure first"),
+        (["evaluation={empty}"], "or name where it lies (evaluation=…)"),
         (["runs={empty}"], "neither an export nor an evaluation in"),
     ],
 )
 def test_what_it_cannot_do_is_one_sentence(tmp_path: Path, asked: list[str], says: str) -> None:
     assert says in one_sentence(report(*(each.format(empty=tmp_path) for each in asked)))
+
+
+def test_mappers_of_different_texts_are_not_silently_compared(tmp_path: Path) -> None:
+    for number, text in enumerate(("one", "two")):
+        folder = tmp_path / text
+        folder.mkdir()
+        result = evaluation([candidate(number, 0.5, 0.9, 2.0)])
+        replace(result, data=replace(result.data, development=text)).write(folder)
+    page = sweep_page(tmp_path)
+    assert page.summary[1].startswith("Measured on 2 different texts or pairs (random source to")
+    assert sum("different texts" in line for line in sweep_page(tmp_path / "one").summary) == 0
+
+
+def test_a_damaged_run_is_one_sentence(run: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    result = EvaluationResult.read(broken / "evaluation")
+    replace(result, mapper=replace(result.mapper, export=str(broken))).write(broken / "evaluation")
+    (broken / "predictability.json").write_text("{}")
+    assert "holds a damaged layers.csv or" in one_sentence(report(f"export={broken}"))
 
 
 def test_a_damaged_evaluation_is_one_sentence(run: Path, tmp_path: Path) -> None:

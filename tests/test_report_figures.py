@@ -44,6 +44,7 @@ from kvmap.evaluation.report.training import TrainingRun, training_sections
 from kvmap.evaluation.report.verdict import verdict
 from kvmap.evaluation.report.words import mapper_names
 from kvmap.families import families
+from kvmap.jsonfile import write_json
 
 
 def axes_of(section: Section | None) -> list[Axes]:
@@ -185,6 +186,25 @@ def test_a_run_shows_heatmaps_k_and_layers() -> None:
         axes_of(each)
     assert sections[0].table is not None
     assert list(sections[0].table.rows) == [("0", "0", "0.500"), ("1", "1", "0.900")]
+
+
+def test_what_is_not_defined_in_a_run_is_left_open(tmp_path: Path) -> None:
+    write_json(
+        tmp_path / "predictability.json",
+        {
+            "by_layer": {"keys": [[0.5, None]], "values": [[0.4, 0.3]]},
+            "against_k": {"k": [1], "keys": [None], "values": [0.3]},
+        },
+    )
+    (tmp_path / "layers.csv").write_text("layer,r2_keys,attention_cosine\n0,0.5,nan\n1,,0.9\n")
+    run = TrainingRun.beside(tmp_path / "export")
+    assert run is not None
+    assert run.diagnostics == {"r2_keys": [0.5, None], "attention_cosine": [None, 0.9]}
+    sections = training_sections(run)
+    for each in sections:
+        axes_of(each)
+    assert sections[0].table is not None
+    assert list(sections[0].table.rows) == [("0", "0", "0.500"), ("1", "-", "-")]
 
 
 def test_questions_have_retention_and_both_tests() -> None:

@@ -19,6 +19,7 @@ def main(config: DictConfig) -> None:
     from kvmap.evaluation.report.sweep import evaluations_below
     from kvmap.evaluation.report.sweep_page import short_table, sweep_page
     from kvmap.evaluation.report.write import write_page
+    from kvmap.evaluation.result import FILE
     from kvmap.quiet import quiet
 
     quiet()
@@ -31,6 +32,11 @@ def main(config: DictConfig) -> None:
     tracker = instantiate(config.logger)
     if config.runs is None:
         folder = Path(config.evaluation or beside(Path(config.export), "evaluation"))
+        if not (folder / FILE).is_file():
+            raise KVMapError(
+                f"there is no evaluation in {folder}; measure first (kvmap-evaluate "
+                f"export={config.export or '…'}), or name where it lies (evaluation=…)"
+            )
         page, into = evaluation_page(folder), Path(config.out_dir or folder)
     else:
         root = Path(config.runs)

@@ -81,13 +81,17 @@ def _speed_sections(benchmark: BenchmarkResult) -> list[Section | None]:
 def _run(result: EvaluationResult, folder: Path) -> TrainingRun | None:
     """The run of the mapper that was evaluated: where the evaluation says, or beside it."""
     for named in (Path(result.mapper.export), *_exports_near(folder)):
-        try:
-            export = find_export(named) if named.exists() else None
-            if export and ExportConfig.read(export).weights_sha256 == result.mapper.weights_sha256:
-                return TrainingRun.beside(export)
-        except KVMapError:
-            continue
+        if named.exists() and _weights(named) == result.mapper.weights_sha256:
+            return TrainingRun.beside(find_export(named))
     return None
+
+
+def _weights(named: Path) -> str | None:
+    """Digest of the weights of an export or a run; None where there is no whole export."""
+    try:
+        return ExportConfig.read(find_export(named)).weights_sha256
+    except KVMapError:
+        return None
 
 
 def _exports_near(folder: Path) -> list[Path]:

@@ -27,6 +27,8 @@ class Entry:
         export: Its folder.
         mapper: What its export says.
         measured_on: The set of the quality; empty where nothing was measured.
+        text: Pair, direction, set and fingerprint of what it was measured on: mappers with another
+            cannot be compared with it.
         gap_closed: None where it was not measured or is not defined; so for the others.
         context_used: Share of what the prompt gives beyond the window.
         lookups: Share of look-ups right.
@@ -41,6 +43,7 @@ class Entry:
     export: str
     mapper: MapperFacts
     measured_on: str = ""
+    text: str = ""
     gap_closed: Estimate | None = None
     context_used: Estimate | None = None
     lookups: Estimate | None = None
@@ -80,6 +83,11 @@ class Comparison:
     entries: list[Entry]
     measure: Measure
     source: Alone | None
+
+    @property
+    def texts(self) -> list[str]:
+        """What was measured on; more than one cannot be compared."""
+        return sorted({each.text for each in self.entries} - {""})
 
     @property
     def measured(self) -> list[Entry]:
@@ -138,6 +146,7 @@ def _of_candidates(result: EvaluationResult) -> list[Entry]:
             each.mapper.export,
             each.mapper,
             point.chosen_on,
+            _text(result, result.data.development),
             each.gap_closed,
             each.context_used,
             each.lookups,
@@ -148,6 +157,10 @@ def _of_candidates(result: EvaluationResult) -> list[Entry]:
         for each in point.candidates
         if each.repair == most
     ]
+
+
+def _text(result: EvaluationResult, fingerprint: str) -> str:
+    return f"{result.pair} {result.direction.replace('_', ' ')} on {fingerprint}"
 
 
 def disagreement_of(candidate: Candidate) -> str | None:
@@ -167,6 +180,7 @@ def _of_served(result: EvaluationResult, folder: Path) -> Entry:
         result.mapper.export,
         result.mapper,
         result.operating_point.reported_on,
+        _text(result, result.data.test),
         text.gap_closed if text else None,
         text.context_used if text else None,
         lookups.accuracy if lookups else None,

@@ -30,8 +30,9 @@ from kvmap.evaluation.result import EvaluationResult
 from kvmap.evaluation.statistics import Estimate
 from kvmap.provenance import Provenance
 
-HEADER = ("front", "mapper", "export", "set", "gap closed", "context used", "look-ups right",
-          "disagreement", "cold TTFT x", "cosine", "R² keys", "R² values", "weights")  # fmt: skip
+HEADER = ("front", "mapper", "export", "set", "measured on", "gap closed", "context used",
+          "look-ups right", "disagreement", "cold TTFT x", "cosine", "R² keys", "R² values",
+          "weights")  # fmt: skip
 SHORT = ("front", "mapper", "export", "gap closed", "look-ups right", "cold TTFT x")
 NAMED = 8
 """Most mappers that are named where many could be."""
@@ -109,6 +110,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         entry.name,
         entry.export,
         entry.measured_on or "-",
+        entry.text or "-",
         interval(entry.gap_closed),
         interval(entry.context_used),
         interval(entry.lookups),
@@ -234,6 +236,11 @@ def _alone(axes: Axes, name: str, place: tuple[float, float], colour: str) -> No
 def _summary(found: Comparison) -> list[str]:
     known = [each for each in found.entries if each.quality(found.measure)]
     said = [f"{len(found.entries)} mappers, {len(known)} of them evaluated."]
+    if len(found.texts) > 1:
+        said.append(
+            f"Measured on {len(found.texts)} different texts or pairs ({'; '.join(found.texts)}): "
+            "compare only mappers of one text, as the table says."
+        )
     if known:
         best = known[0]
         said.append(

@@ -1,6 +1,7 @@
 """Figures of the mapper's run: R² of layer pairs, R² against k, diagnostics along the depth."""
 
 import csv
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -8,6 +9,7 @@ from typing import Self
 import torch
 from matplotlib.ticker import MaxNLocator
 
+from kvmap.errors import KVMapError
 from kvmap.evaluation.report.section import Section, Table
 from kvmap.evaluation.report.style import COSINE, INK, KEYS, VALUES, figure, plain, say
 from kvmap.jsonfile import read_json
@@ -28,7 +30,7 @@ class TrainingRun:
     """What a training run left beside its export.
 
     Attributes:
-        keys: R² of keys by (source, target) layer.
+        keys: R² of keys by (source, target) layer; NaN where it is not defined, as in the others.
         values: The same of values.
         ks: Numbers of source layers.
         keys_at_k: R² of keys at each.
@@ -54,20 +56,37 @@ class TrainingRun:
         if not (folder / PREDICTABILITY).is_file() or not (folder / LAYERS).is_file():
             return None
         found = read_json(folder / PREDICTABILITY, "what linear maps reach")
-        with (folder / LAYERS).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        return cls(
-            keys=found["by_layer"]["keys"],
-            values=found["by_layer"]["values"],
-            ks=found["against_k"]["k"],
-            keys_at_k=found["against_k"]["keys"],
-            values_at_k=found["against_k"]["values"],
-            diagnostics={
-                name: [float(row[name]) if row[name] not in ("", "None") else None for row in rows]
-                for name in TITLES
-                if rows and name in rows[0]
-            },
-        )
+        try:
+            with (folder / LAYERS).open(encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file))
+            by_layer, against_k = found["by_layer"], found["against_k"]
+            return cls(
+                keys=[_numbers(row) for row in by_layer["keys"]],
+                values=[_numbers(row) for row in by_layer["values"]],
+                ks=against_k["k"],
+                keys_at_k=_numbers(against_k["keys"]),
+                values_at_k=_numbers(against_k["values"]),
+                diagnostics={
+                    name: [_defined(row[name]) for row in rows]
+                    for name in TITLES
+                    if rows and name in rows[0]
+                },
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise KVMapError(
+                f"{folder} holds a damaged {LAYERS} or {PREDICTABILITY} ({error}); train again"
+            ) from error
+
+
+def _numbers(values: list[float | None]) -> list[float]:
+    """JSON's null, for what is not defined, as NaN."""
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def _defined(cell: str) -> float | None:
+    """A cell of the layers' table; None where the diagnostic is not defined."""
+    number = float(cell) if cell not in ("", "None") else math.nan
+    return None if math.isnan(number) else number
 
 
 def training_sections(run: TrainingRun) -> list[Section]:
@@ -95,8 +114,10 @@ def _best_layers(by_layer: list[list[float]]) -> Table:
     """The source layer that tells each target layer most."""
     rows = []
     for target, column in enumerate(zip(*by_layer, strict=True)):
-        source = max(range(len(column)), key=lambda layer: column[layer])
-        rows.append((str(target), str(source), f"{column[source]:.3f}"))
+        known = [layer for layer, number in enumerate(column) if not math.isnan(number)]
+        source = max(known, key=lambda layer: column[layer], default=None)
+        best = ("-", "-") if source is None else (str(source), f"{column[source]:.3f}")
+        rows.append((str(target), *best))
     return Table(("target layer", "best source layer", "R²"), rows)
 
 
