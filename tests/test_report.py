@@ -230,13 +230,14 @@ def beaten(point: Point, others: list[Point]) -> bool:
 def test_a_sweeps_front_has_what_neither_a_mapper_nor_a_model_alone_beats(tmp_path: Path) -> None:
     draw = random.Random(1)
     several = [
-        candidate(n, draw.uniform(-3, 1), draw.random(), draw.uniform(0.8, 12)) for n in range(12)
+        candidate(n, draw.uniform(-3, 1), draw.random(), draw.uniform(0.8, 9)) for n in range(11)
     ]
+    several.append(candidate(11, -0.5, 0.3, 9.5))  # the fastest, and beaten by the source alone
     folder = tmp_path / "evaluation"
     folder.mkdir()
     evaluation([*several, candidate(12, None, 0.5, 3.0)]).write(folder)
     benchmark().write(folder)
-    found = compare(tmp_path)
+    [found] = compare(tmp_path)
     assert found.measure == "gap closed"
     assert found.source == Alone(0.0, 10.0)
     points = {
@@ -265,7 +266,7 @@ def test_a_sweeps_front_has_what_neither_a_mapper_nor_a_model_alone_beats(tmp_pa
 
 def test_where_no_gap_is_wide_enough_the_front_is_of_context_used(tmp_path: Path) -> None:
     evaluation([candidate(n, None, 0.5, 1.0 + n) for n in range(3)]).write(tmp_path)
-    found = compare(tmp_path)
+    [found] = compare(tmp_path)
     assert found.measure == "context used"
     assert found.source is None
     assert [each.front for each in found.entries].count(True) == 1
@@ -318,15 +319,30 @@ def test_what_it_cannot_do_is_one_sentence(tmp_path: Path, asked: list[str], say
     assert says in one_sentence(report(*(each.format(empty=tmp_path) for each in asked)))
 
 
-def test_mappers_of_different_texts_are_not_silently_compared(tmp_path: Path) -> None:
-    for number, text in enumerate(("one", "two")):
+def test_only_mappers_of_one_text_are_compared(tmp_path: Path) -> None:
+    """Two sweeps, and one mapper of the first evaluated again by itself."""
+    for first, text in ((0, "one"), (3, "two")):
         folder = tmp_path / text
         folder.mkdir()
-        result = evaluation([candidate(number, 0.5, 0.9, 2.0)])
+        several = [candidate(first + n, 0.5 + first / 10, 0.9, 2.0 + n) for n in range(3)]
+        result = evaluation(several[: 3 - first // 3])
         replace(result, data=replace(result.data, development=text)).write(folder)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    single = evaluation()
+    point = replace(single.operating_point, candidates=[])
+    replace(single, operating_point=point).write(alone)
+    one, two = compare(tmp_path)
+    assert [len(one.entries), len(two.entries)] == [3, 2]
+    assert (one.text, two.text) == (
+        "random source to target on one",
+        "random source to target on two",
+    )
+    assert [each.front for each in one.entries].count(True) == 1
+    assert [each.front for each in two.entries].count(True) == 1
     page = sweep_page(tmp_path)
-    assert page.summary[1].startswith("Measured on 2 different texts or pairs (random source to")
-    assert sum("different texts" in line for line in sweep_page(tmp_path / "one").summary) == 0
+    assert [each.name for each in page.sections][:3] == ["front", "front_2", "mappers"]
+    assert "measured on 2 texts or pairs" in page.summary[1]
 
 
 def test_a_damaged_run_is_one_sentence(run: Path, tmp_path: Path) -> None:

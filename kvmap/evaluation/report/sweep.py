@@ -72,22 +72,19 @@ class Alone:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The mappers of a sweep.
+    """Mappers of one pair that were measured on one text, so that they can be compared.
 
     Attributes:
+        text: Pair, direction and the text's fingerprint; empty where nothing was measured.
         entries: Best first.
         measure: Of quality: gap closed, or context used where no gap is wide enough.
         source: The source alone; None where its speed was not measured.
     """
 
+    text: str
     entries: list[Entry]
     measure: Measure
     source: Alone | None
-
-    @property
-    def texts(self) -> list[str]:
-        """What was measured on; more than one cannot be compared."""
-        return sorted({each.text for each in self.entries} - {""})
 
     @property
     def measured(self) -> list[Entry]:
@@ -100,22 +97,21 @@ def evaluations_below(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.rglob(FILE))
 
 
-def compare(root: Path) -> Comparison:
-    """Every export below a folder, the best first, the front marked.
+def compare(root: Path) -> list[Comparison]:
+    """Every export below a folder, once: by text, the text of most mappers first, fronts marked.
 
-    What a sweep's evaluation says of its candidates (one run, one set of prompts) comes before
-    what evaluations of single exports say.
+    What an evaluation of several exports says of its candidates (one run, one set of prompts)
+    comes before what evaluations of single exports say. Exports that nobody evaluated come last.
 
     Raises:
         KVMapError: There is neither an export nor an evaluation, or a file is damaged.
     """
     results = [(EvaluationResult.read(folder), folder) for folder in evaluations_below(root)]
+    results.sort(key=lambda each: -len(each[0].operating_point.candidates))
     known: dict[str, Entry] = {}
     for result, folder in results:
         for entry in _of_candidates(result) or [_of_served(result, folder)]:
-            previous = known.get(entry.mapper.weights_sha256)
-            if previous is None or (entry.cold_ttft and not previous.cold_ttft):
-                known[entry.mapper.weights_sha256] = entry
+            known.setdefault(entry.mapper.weights_sha256, entry)
     try:
         exports = exports_below(root)
     except KVMapError:
@@ -127,14 +123,32 @@ def compare(root: Path) -> Comparison:
         exports = []
     for export in exports:
         known.setdefault(export.config.weights_sha256, Entry("", export.named, export.facts))
-    found = list(known.values())
-    names = mapper_names([each.mapper for each in found])
-    found = [replace(each, name=name) for each, name in zip(found, names, strict=True)]
-    gaps = any(each.gap_closed for each in found)
-    measure: Measure = "gap closed" if gaps or not results else "context used"
-    source = _source([folder for _, folder in results], measure)
-    found.sort(key=lambda each: _worth(each, measure), reverse=True)
-    return _marked(Comparison(found, measure, source))
+    names = mapper_names([each.mapper for each in known.values()])
+    found = [replace(each, name=name) for each, name in zip(known.values(), names, strict=True)]
+    texts = sorted({each.text for each in found}, key=lambda text: (not text, -_count(found, text)))
+    return [
+        _comparison(
+            text,
+            [each for each in found if each.text == text],
+            [folder for result, folder in results if text in _texts(result)],
+        )
+        for text in texts
+    ]
+
+
+def _count(found: Sequence[Entry], text: str) -> int:
+    return sum(each.text == text for each in found)
+
+
+def _comparison(text: str, entries: list[Entry], folders: Sequence[Path]) -> Comparison:
+    gaps = any(each.gap_closed for each in entries)
+    measure: Measure = "gap closed" if gaps or not text else "context used"
+    ranked = sorted(entries, key=lambda each: _worth(each, measure), reverse=True)
+    return _marked(Comparison(text, ranked, measure, _source(folders, measure)))
+
+
+def _texts(result: EvaluationResult) -> list[str]:
+    return [_text(result, each) for each in (result.data.development, result.data.test)]
 
 
 def _of_candidates(result: EvaluationResult) -> list[Entry]:

@@ -45,10 +45,12 @@ def sweep_page(root: Path) -> Page:
         KVMapError: There is nothing to compare, or a file is damaged.
     """
     found = compare(root)
+    entries = [entry for each in found for entry in each.entries]
     results = [EvaluationResult.read(folder) for folder in evaluations_below(root)]
     with_choice = [each for each in results if each.operating_point.candidates]
     largest = max(with_choice, key=lambda r: len(r.operating_point.candidates), default=None)
-    sections = [front_section(found), _table(found.entries)]
+    sections = [front_section(each, number) for number, each in enumerate(found)]
+    sections.append(_table(entries))
     correlated = None
     if largest is not None:
         point = largest.operating_point
@@ -65,7 +67,7 @@ def sweep_page(root: Path) -> Page:
                *_texts(results),
                *provenance_facts(Provenance())],
         missing=_missing(found, root, correlated is None),
-        numbers=[number for each in found.entries for number in entry_numbers(each)],
+        numbers=[number for each in entries for number in entry_numbers(each)],
     )  # fmt: skip
 
 
@@ -84,18 +86,21 @@ def _texts(results: Sequence[EvaluationResult]) -> list[Fact]:
     return [Fact("text", text) for text in sorted(texts)]
 
 
-def _missing(found: Comparison, root: Path, uncorrelated: bool) -> list[str]:
+def _missing(found: Sequence[Comparison], root: Path, uncorrelated: bool) -> list[str]:
     said = []
-    unmeasured = [each for each in found.entries if not each.measured_on]
+    entries = [entry for each in found for entry in each.entries]
+    unmeasured = [each for each in entries if not each.measured_on]
     if unmeasured:
         said.append(
-            f"quality of {len(unmeasured)} of {len(found.entries)} mappers: not evaluated; "
+            f"quality of {len(unmeasured)} of {len(entries)} mappers: not evaluated; "
             f"kvmap-evaluate runs={root}"
         )
-    if not found.measured:
-        said.append("the front of quality against cold TTFT: no mapper has both measured")
-    elif found.source is None:
-        said.append("the source alone beside the front: no benchmark.json has its speed")
+    for each in found:
+        on = f" ({each.text})" if each.text and len(found) > 1 else ""
+        if each.text and not each.measured:
+            said.append(f"the front of quality against cold TTFT{on}: no mapper has both measured")
+        elif each.text and each.source is None:
+            said.append(f"the source alone beside the front{on}: no benchmark.json has its speed")
     if uncorrelated:
         said.append(f"diagnostics against quality: fewer than {LEAST} mappers were compared")
     return said
@@ -125,8 +130,8 @@ def _table(found: Sequence[Entry]) -> Section:
     return Section(
         "mappers",
         "All mappers",
-        "Best quality on top; a dot marks the front: no other mapper, and neither model alone, is "
-        "as good and as fast, and better in one of the two. “Set” says where quality was measured; "
+        "By text, best quality on top; a dot marks the front: no other mapper of the same text, "
+        "and neither model alone, is as good and as fast, and better in one. “Set” says where quality was measured; "
         "mappers without a set were not evaluated. Disagreement names mappers that do well on "
         "likelihood and fail the look-ups, or the reverse. Cold TTFT x is how many times sooner "
         "than from the target alone the first token comes. Cosine and R² are the training run's "
@@ -135,8 +140,13 @@ def _table(found: Sequence[Entry]) -> Section:
     )
 
 
-def front_section(found: Comparison) -> Section | None:
-    """Quality against cold TTFT, the front as a line, both models alone beside it."""
+def front_section(found: Comparison, number: int = 0) -> Section | None:
+    """Quality against cold TTFT, the front as a line, both models alone beside it.
+
+    Args:
+        found: Mappers that can be compared.
+        number: Of the comparison on its page.
+    """
     shown = found.measured
     if not shown:
         return None
@@ -158,11 +168,11 @@ def front_section(found: Comparison) -> Section | None:
     _alone(axes, "target alone", (1.0, 1.0), TARGET)
     if found.source is not None:
         _alone(axes, "source alone", (found.source.ttft, found.source.quality), SOURCE)
-    for number, place in enumerate(places, 1):
-        say(axes, str(number), place, INK, xytext=(6, 6), fontsize=10, fontweight="bold")
+    for rank, place in enumerate(places, 1):
+        say(axes, str(rank), place, INK, xytext=(6, 6), fontsize=10, fontweight="bold")
     named = [
-        Line2D([], [], linestyle="", label=f"{number}  {entry.name}")
-        for number, entry in enumerate(front, 1)
+        Line2D([], [], linestyle="", label=f"{rank}  {entry.name}")
+        for rank, entry in enumerate(front, 1)
     ]
     if named:
         drawn.legend(handles=named, frameon=False, fontsize=8, ncols=2, handlelength=0,
@@ -181,11 +191,12 @@ def front_section(found: Comparison) -> Section | None:
         "target are too close for a share of their gap"
     )
     return Section(
-        "front",
-        "Quality against time to first token",
+        f"front_{number + 1}" if number else "front",
+        "Quality against time to first token" + (f", {found.text}" if number else ""),
         f"Each point is one of {len(shown)} mappers: {found.measure} in likelihood "
-        f"({' and '.join(sets)} set; {zero}) against how many times sooner than from the target "
-        f"alone the first token comes (prompts of {' and '.join(map(str, lengths))} tokens, cold: "
+        f"({' and '.join(sets)} set, {found.text}; {zero}) against how many times sooner than from "
+        "the target alone the first token comes (prompts of "
+        f"{' and '.join(map(str, lengths))} tokens, cold: "
         "the source's reading included). Crosses are 95% intervals. Up and right is better. Large, "
         "numbered points on the dashed line are the front: no other mapper, and neither model "
         "alone, is as good and as fast, and better in one; choose among them. Stars are the models "
@@ -233,20 +244,29 @@ def _alone(axes: Axes, name: str, place: tuple[float, float], colour: str) -> No
     say(axes, name, place, colour, xytext=(8, 7))
 
 
-def _summary(found: Comparison) -> list[str]:
-    known = [each for each in found.entries if each.quality(found.measure)]
-    said = [f"{len(found.entries)} mappers, {len(known)} of them evaluated."]
-    if len(found.texts) > 1:
+def _summary(found: Sequence[Comparison]) -> list[str]:
+    entries = [entry for each in found for entry in each.entries]
+    evaluated = [each for each in found if each.text]
+    known = sum(len(each.entries) for each in evaluated)
+    said = [f"{len(entries)} mappers, {known} of them evaluated."]
+    if len(evaluated) > 1:
         said.append(
-            f"Measured on {len(found.texts)} different texts or pairs ({'; '.join(found.texts)}): "
-            "compare only mappers of one text, as the table says."
+            f"They were measured on {len(evaluated)} texts or pairs; only mappers of one text are "
+            "compared with each other."
         )
-    if known:
-        best = known[0]
-        said.append(
-            f"Best: {best.name} ({best.export}), {found.measure} "
-            f"{interval(best.quality(found.measure))} on the {best.measured_on} set."
-        )
+    for each in evaluated:
+        where = f"On {each.text}: " if len(evaluated) > 1 else ""
+        said += [f"{where}{line}" for line in _told(each)]
+    return said
+
+
+def _told(found: Comparison) -> list[str]:
+    """The best, the front, and who is good in one thing only."""
+    best = found.entries[0]
+    said = [
+        f"Best: {best.name} ({best.export}), {found.measure} "
+        f"{interval(best.quality(found.measure))} on the {best.measured_on} set."
+    ]
     front = [
         f"{each.name} ({times(each.cold_ttft)}, {interval(each.quality(found.measure))})"
         for each in found.entries
@@ -259,8 +279,8 @@ def _summary(found: Comparison) -> list[str]:
         )
     elif found.measured:
         said.append("No mapper is on the front: a model alone is as good and as fast.")
-    for what in sorted({each.disagreement for each in known} - {""}):
-        named = [each.name for each in known if each.disagreement == what]
+    for what in sorted({each.disagreement for each in found.entries} - {""}):
+        named = [each.name for each in found.entries if each.disagreement == what]
         more = f" and {len(named) - NAMED} more, see the table" if len(named) > NAMED else ""
         said.append(f"{what.capitalize()}: {'; '.join(named[:NAMED])}{more}.")
     return said
