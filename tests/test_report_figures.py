@@ -152,9 +152,11 @@ def test_handoff_has_a_panel_a_mode() -> None:
 def test_stages_stack_up_to_the_answer_and_the_first_token_is_marked() -> None:
     axes = axes_of(stages_section(benchmark()))[0]
     heights = {round(bar.get_y() + bar.get_height(), 3) for bar in axes.patches}
-    assert {200.0, 80.0} <= heights
+    assert {20.0, 80.0, 200.0} <= heights
     firsts = [float(np.asarray(line.get_ydata())[0]) for line in axes.lines]
-    assert firsts == [100.0, 40.0, 100.0, 40.0]
+    assert firsts == [10.0, 40.0, 100.0] * 2
+    ticks = [label.get_text().split()[0] for label in axes.get_xticklabels()]
+    assert ticks == ["source", "mapped", "target"] * 2
 
 
 def test_blocks_are_summed_over_lengths() -> None:

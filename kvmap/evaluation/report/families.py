@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvmap.evaluation.arms import Role
+from kvmap.evaluation.arms import NATIVE, Role
 from kvmap.evaluation.report.section import Section, Table
 from kvmap.evaluation.report.style import (
     CONTROL,
@@ -40,6 +40,12 @@ def families_section(result: EvaluationResult) -> Section | None:
     gaps = [arm.continuation.gap_closed if arm.continuation else None for arm in arms]
     looks = [arm.lookups.accuracy if arm.lookups else None for arm in arms]
     _dots(drawn, names, gaps, looks, [colour_of(arm.arm.role) for arm in arms])
+    for role in NATIVE:
+        alone = result.find(role)
+        if alone is not None and alone.lookups is not None:
+            level = alone.lookups.accuracy.value
+            drawn.axes[1].axvline(level, color=colour_of(role), linewidth=1.2, zorder=1)
+            _above(drawn.axes[1], role, level, colour_of(role))
     rows = [(n, interval(g), interval(k)) for n, g, k in zip(names, gaps, looks, strict=True)]
     return Section(
         "families",
@@ -47,7 +53,8 @@ def families_section(result: EvaluationResult) -> Section | None:
         f"The evaluated mapper between the copy that learns nothing (depth_nearest) and the "
         f"target's own cache through the same path (exact), on the {point.reported_on} set; bars "
         "are 95% intervals. Further right is better: 0 is the source alone, 1 the target alone, "
-        "left of 0 is worse than the source alone. The dotted line is guessing. Triangles lie "
+        "left of 0 is worse than the source alone; look-ups have both models alone as lines too, "
+        "and guessing dotted. Triangles lie "
         "beyond the edge. Evaluate a whole sweep (runs=) to see its mappers side by side.",
         drawn,
         Table(("family", "gap closed", "look-ups right"), rows),

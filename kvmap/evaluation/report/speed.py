@@ -124,7 +124,7 @@ def _bars(axes: Axes, heights: Sequence[float], ratios: Sequence[Estimate], form
 
 
 def stages_section(benchmark: BenchmarkResult) -> Section | None:
-    """Latency against the prompt's length with its stages stacked, mapped beside target."""
+    """Latency against the prompt's length with its stages stacked: source, mapped, target."""
     shown = [each for each in benchmark.answers if each.find("cold") and each.find("target")]
     if not shown:
         return None
@@ -135,11 +135,10 @@ def stages_section(benchmark: BenchmarkResult) -> Section | None:
     drawn_stages: set[str] = set()
     least = 0.002 * max(arm.total_ms for at in shown for arm in at.arms)
     for place, at in enumerate(shown):
-        for shift, arm, label in (
-            (-0.2, at.find("target"), "target"),
-            (0.2, at.find("cold"), "mapped"),
-        ):
-            assert arm is not None
+        for role, label, shift in STACKED:
+            arm = at.find(role)
+            if arm is None:
+                continue
             drawn_stages |= _stack(axes, place + shift, arm, least)
             ticks.append(place + shift)
             names.append(f"{label}\n{at.length:,}")
@@ -159,16 +158,27 @@ def stages_section(benchmark: BenchmarkResult) -> Section | None:
     return Section(
         "stages",
         "Where the time goes, by prompt length",
-        f"Median time of a whole answer of {benchmark.new_tokens} tokens, stacked by stage, for "
-        "the target reading the prompt itself and through the mapped cache, by prompt length "
+        f"Median time of a whole answer of {benchmark.new_tokens} tokens, stacked by stage, of the "
+        "source alone, through the mapped cache, and of the target alone, by prompt length "
         f"({shown[0].prompts} prompts each). Orange is the source's work, blue mapping, green the "
-        "target's; the white line is the first token: what lies below it is the wait for it. Lower "
-        "is better; the largest block is what is worth making faster. The table has each stage "
+        "target's; a model that answers alone has its steps in the colour of draft (source) or "
+        "verify (target). The white line is the first token: what lies below it is the wait for "
+        "it. Lower is better; the largest block is what is worth making faster. The table has each stage "
         "beside its floor: what its products and bytes take at this device's measured "
         f"{benchmark.gflops:.0f} GFLOP/s and {benchmark.gbytes:.1f} GB/s.",
         drawn,
         Table(("prompt tokens", "arm", "stage", "ms", "floor ms"), rows),
     )
+
+
+STACKED: tuple[tuple[SpeedRole, str, float], ...] = (
+    ("source", "source", -0.28),
+    ("cold", "mapped", 0.0),
+    ("target", "target", 0.28),
+)
+WIDTH = 0.25
+SOURCE_ALONE = {"prefill": STAGES["source prefill"], "verify": STAGES["draft"]}
+"""The source's own bar: the same work as beside the target, so the same colours."""
 
 
 def _line() -> dict[str, Any]:
@@ -184,12 +194,13 @@ def _stack(axes: Axes, place: float, arm: ArmSpeed, least: float) -> set[str]:
         arm.stages, key=lambda each: order.index(each.name) if each.name in order else len(order)
     )
     bottom, first = 0.0, 0.0
+    own = SOURCE_ALONE if arm.role == "source" else STAGES
     for stage in stages:
-        colour = STAGES.get(stage.name, "#BBBBBB")
-        axes.bar(place, stage.ms, 0.36, bottom, color=colour)
+        axes.bar(place, stage.ms, WIDTH, bottom, color=own.get(stage.name, "#BBBBBB"))
         bottom += stage.ms
         first += stage.ms if stage.name in STAGES and stage.name not in DECODING else 0.0
-    axes.plot([place - 0.18, place + 0.18], [first, first], solid_capstyle="butt", **_line())
+    half = WIDTH / 2
+    axes.plot([place - half, place + half], [first, first], solid_capstyle="butt", **_line())
     say(axes, f"{bottom:.0f} ms", (place, bottom), INK, ha="center", xytext=(0, 3))
     return {stage.name for stage in stages if stage.ms >= least}
 

@@ -34,6 +34,8 @@ HEADER = ("front", "mapper", "export", "set", "measured on", "gap closed", "cont
           "look-ups right", "disagreement", "cold TTFT x", "cosine", "R² keys", "R² values",
           "weights")  # fmt: skip
 SHORT = ("front", "mapper", "export", "gap closed", "look-ups right", "cold TTFT x")
+FEW = 12
+"""Mappers up to which those off the front are drawn strongly."""
 NAMED = 8
 """Most mappers that are named where many could be."""
 
@@ -131,9 +133,10 @@ def _table(found: Sequence[Entry]) -> Section:
         "mappers",
         "All mappers",
         "By text, best quality on top; a dot marks the front: no other mapper of the same text, "
-        "and neither model alone, is as good and as fast, and better in one. “Set” says where quality was measured; "
-        "mappers without a set were not evaluated. Disagreement names mappers that do well on "
-        "likelihood and fail the look-ups, or the reverse. Cold TTFT x is how many times sooner "
+        "and neither model alone, is as good and as fast, and better in one. “Set” says where "
+        "quality was measured; mappers without a set were not evaluated. Disagreement names "
+        "mappers that do well on likelihood and fail the look-ups, or the reverse. Cold TTFT x is "
+        "how many times sooner "
         "than from the target alone the first token comes. Cosine and R² are the training run's "
         "diagnostics. Brackets are 95% intervals.",
         table=Table(HEADER, [_row(entry) for entry in found]),
@@ -154,7 +157,7 @@ def front_section(found: Comparison, number: int = 0) -> Section | None:
     axes = drawn.subplots()
     plain(axes, "both")
     for entry in sorted(shown, key=lambda each: each.front):
-        _point(axes, entry, found)
+        _point(axes, entry, found, 0.75 if len(shown) <= FEW else 0.35)
     front = sorted(
         (e for e in shown if e.front),
         key=lambda each: each.cold_ttft.value if each.cold_ttft else 0,
@@ -218,7 +221,7 @@ def _known(entry: Entry, found: Comparison) -> tuple[Estimate, Estimate]:
     return quality, entry.cold_ttft
 
 
-def _point(axes: Axes, entry: Entry, found: Comparison) -> None:
+def _point(axes: Axes, entry: Entry, found: Comparison, alpha: float) -> None:
     quality, ttft = _known(entry, found)
     below = quality.value < EDGE
     family = entry.mapper.family
@@ -232,7 +235,7 @@ def _point(axes: Axes, entry: Entry, found: Comparison) -> None:
         color=family_colour(family),
         marker="v" if below else family_marker(family),
         markersize=9 if entry.front else 5,
-        alpha=1.0 if entry.front else 0.35,
+        alpha=1.0 if entry.front else alpha,
         linewidth=1.0 if entry.front else 0.6,
         markeredgecolor="white",
         markeredgewidth=0.6,
