@@ -90,6 +90,7 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
         (["export={ridge}", "reverse_export={ridge}"], "fitted on another source"),
         (["export={ridge}", "pair.source.model={target}"], "fitted on another source"),
         (["export={ridge}", "seed=x"], "seed=x must be"),
+        (["export={ridge}", "out_dir={ridge}/run.json/x"], "run.json/x cannot be made"),
         (["export={ridge}", "speed.new_tokens=1"], "new_tokens=1 must be"),
         (["export={ridge}", "sizes.turns=many"], "sizes.turns=many must be"),
         (["export={ridge}", "+gates.lookups=high"], "gates.lookups=high"),

@@ -51,9 +51,20 @@ def test_what_guard_means(tmp_path: Path) -> None:
     assert read_threshold(0, None, 8) == 0.0
     GuardCalibration(0.4, 8, 1.0, 0.0, 10).save(tmp_path)
     assert read_threshold(True, tmp_path, 8) == read_threshold("on", tmp_path, 8) == 0.4
-    for asked, folder, repair in (("on", None, 8), ("on", tmp_path, 9), ("often", tmp_path, 8)):
+    for asked, folder, repair in (
+        ("on", None, 8),
+        ("on", tmp_path, 9),
+        ("often", tmp_path, 8),
+        (-1, tmp_path, 8),
+    ):
         with pytest.raises(KVMapError):
             read_threshold(asked, folder, repair)
+
+
+def test_a_damaged_calibration_is_said(tmp_path: Path) -> None:
+    (tmp_path / GUARD).write_text('{"threshold": "x", "repair": 8}')
+    with pytest.raises(KVMapError, match=r"guard\.json is damaged.*run kvmap-guard again"):
+        read_threshold("on", tmp_path, 8)
 
 
 def test_exact_caches_are_believed_and_the_engine_sees_the_same_difference(

@@ -77,7 +77,12 @@ class Evaluation:
         Writes ``evaluation.json`` and ``benchmark.json`` into the folder, and ``evidence.json``
         into the export.
         """
-        self.out_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.out_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise KVMapError(
+                f"out_dir={self.out_dir} cannot be made ({error.strerror}); choose another"
+            ) from error
         lock = FileLock(self.out_dir / ".lock", timeout=0)
         try:
             lock.acquire()

@@ -14,6 +14,7 @@ from kvmap.leaderboard import finished
 from kvmap.pair import ModelPair
 from kvmap.runtime.engine import Engine
 from kvmap.runtime.guard import read_threshold
+from kvmap.runtime.options import MODES
 from kvmap.runtime.settings import Repair
 
 
@@ -84,6 +85,8 @@ def load_engine(chosen: Chosen, pair: ModelPair, config: DictConfig) -> Engine:
 
 def _folder(config: DictConfig) -> tuple[Path | None, str]:
     """The export's folder, and why it is this one."""
+    if config.mode not in MODES:
+        raise KVMapError(f"mode={config.mode} must be one of {', '.join(MODES)}")
     if config.mode != "mapped":
         return None, f"mode={config.mode}: no mapper is loaded"
     if config.export and config.checkpoint:

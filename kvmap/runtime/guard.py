@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvmap.errors import KVMapError
+from kvmap.evaluation.structure import structure
 from kvmap.export import GUARD
 from kvmap.jsonfile import read_json, write_json
 
@@ -100,7 +101,10 @@ def read_threshold(asked: bool | str | float, export: Path | None, repair: int) 
                 f"guard=on needs {GUARD} in the export; calibrate it with kvmap-guard export="
                 f"{export}, or give guard= a number of nats/token"
             )
-        found = GuardCalibration(**read_json(path, "a guard's calibration"))
+        try:
+            found = structure(GuardCalibration, read_json(path, "a guard's calibration"))
+        except TypeError as error:
+            raise KVMapError(f"{path} is damaged ({error}); run kvmap-guard again") from error
         if found.repair != repair:
             raise KVMapError(
                 f"{path} was calibrated for repair.tokens={found.repair}, not {repair}; run "
@@ -108,6 +112,9 @@ def read_threshold(asked: bool | str | float, export: Path | None, repair: int) 
             )
         return found.threshold
     try:
-        return float(asked)
+        threshold = float(asked)
     except ValueError:
         raise KVMapError(f"guard={asked} is unknown; use off, on, or nats/token") from None
+    if not threshold >= 0:
+        raise KVMapError(f"guard={asked} would fall back always; use 0 or more nats/token")
+    return threshold

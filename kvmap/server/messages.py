@@ -38,6 +38,6 @@ class Message(BaseModel):
             fine = isinstance(part, dict) and part.keys() == {"type", "text"}
             if not fine or part["type"] != "text" or not isinstance(part["text"], str):
                 raise PydanticCustomError(
-                    "content", 'parts must be {{"type": "text", "text": "…"}}: the models read text'
+                    "content", 'parts must be {"type": "text", "text": "…"}: the models read text'
                 )
         return "".join(part["text"] for part in value)
