@@ -14,9 +14,11 @@ def verdict(result: EvaluationResult, benchmark: BenchmarkResult | None) -> list
     served = result.find("mapped")
     if served is None or served.continuation is None:
         raise ValueError("an evaluation without its operating point")
+    nothing = point.chosen_on == "nothing"
+    chosen = "as asked for" if nothing else f"chosen on {point.chosen_on}"
     said = [
         f"Operating point: {mapper_name(result.mapper)}, repair {point.repair} "
-        f"({served.repaired_share:.0%} of the prompt), chosen on {point.chosen_on}, all figures on "
+        f"({served.repaired_share:.0%} of the prompt), {chosen}, all figures on "
         f"the {point.reported_on} set unless they say otherwise."
     ]
     said.append(_worth(result))
