@@ -29,8 +29,12 @@ def read_json(path: Path, what: str) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise KVMapError(f"{path} cannot be read as {what} ({error}); check the path") from error
+    except ValueError as error:
+        raise KVMapError(
+            f"{path} is damaged: it is not {what} ({error}); delete it and make it again"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

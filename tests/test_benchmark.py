@@ -397,6 +397,8 @@ def test_no_two_lengths_share_a_document() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
+        (["lengths=abc"], "lengths=abc must be a list of whole numbers"),
+        (["transformers=maybe"], "transformers=maybe must be true or false"),
         (["lengths=[4000]"], "prompts of 4000 tokens and new_tokens=128 exceed the 4096 positions"),
         (["prompts=1"], "prompts=1 gives no interval"),
         (["threads=0"], "threads=0 must be"),

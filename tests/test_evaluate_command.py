@@ -34,7 +34,7 @@ def test_one_export_leaves_its_result_beside_it_and_its_evidence_in_it(
     assert evidence.weights_sha256 == read(runs / "ridge/export/config.json")["weights_sha256"]
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines[2:5]] == ["target", "source", "mapped"]
-    assert "evidence in" in done.out
+    assert f"evidence in {runs / 'ridge/export/evidence.json'}" in done.out
 
 
 def test_a_sweep_is_chosen_from_and_a_reverse_mapper_plays_both_ways(
@@ -87,6 +87,10 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
         (["export={ridge}", "sizes.passages=5000"], "texts of 32 tokens, 5000 are wanted"),
         (["export={ridge}", "search.repairs=[]"], "search.repairs is empty"),
         (["export={ridge}", "curve=[-1]"], "curve=-1 must be"),
+        (["export={ridge}", "curve=abc"], "curve=abc must be a list"),
+        (["export={ridge}", "quick=maybe"], "quick=maybe must be true or false"),
+        (["export={ridge}", "speed.prompts=2", "speed.lengths=[99]"], "[99] all exceed"),
+        (["exprot=x"], "there is no setting exprot"),
         (["export={ridge}", "reverse_export={ridge}"], "fitted on another source"),
         (["export={ridge}", "pair.source.model={target}"], "fitted on another source"),
         (["export={ridge}", "seed=x"], "seed=x must be"),

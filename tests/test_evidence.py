@@ -85,6 +85,7 @@ def test_without_evidence_it_is_one_sentence(shop: Workshop, evaluated: Path) ->
         (lambda e: e["above_mismatched"].update(low=-0.01), "not better with the right prompt"),
         (lambda e: e.update(format=99), "has format 99"),
         (lambda e: e.pop("arms"), "is damaged"),
+        (lambda e: e.update(repair=-5), "evidence.json is damaged (repair=-5 must be"),
     ],
 )
 def test_evidence_that_speaks_against_it_or_of_something_else_is_refused(

@@ -226,7 +226,7 @@ def test_a_damaged_description_is_refused(
 
 def test_a_description_that_is_no_json_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text("{")
-    with pytest.raises(KVMapError, match=r"cannot be read as an export's config\.json"):
+    with pytest.raises(KVMapError, match=r"is damaged: it is not an export's config\.json"):
         load_mapper(folder)
 
 

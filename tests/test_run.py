@@ -114,5 +114,5 @@ def test_a_run_is_finished_with_both_metrics_and_export(tmp_path: Path) -> None:
 def test_a_damaged_owner_file_is_named(tmp_path: Path) -> None:
     enter(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(KVMapError, match=r"run\.json cannot be read as a run's owner file"):
+    with pytest.raises(KVMapError, match=r"run\.json is damaged: it is not a run's owner file"):
         enter(tmp_path)

@@ -71,6 +71,8 @@ def test_an_answer_ends_with_where_its_time_went(shop: Workshop, runs: Path) -> 
         (["prompt=a", "mode=magic"], "mode=magic"),
         (["prompt=a", "runtime.mapper_dtype=int4"], "int4"),
         (["prompt=a", "export=a", "checkpoint=b"], "one setting"),
+        (["prompt=a", "allow_unverified=maybe"], "allow_unverified=maybe must be true or false"),
+        (["server.port=abc", "monitor=val/luck"], "server.port=abc"),
     ],
 )
 def test_what_it_cannot_do_is_one_sentence(

@@ -120,7 +120,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def plain(sample: Sample) -> dict[str, Any]:
+def sample_values(sample: Sample) -> dict[str, Any]:
     """A sample in plain values, for JSON."""
     timing = sample.timing
     kept: dict[str, Any] = {

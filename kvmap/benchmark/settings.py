@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from kvmap.arguments import require_whole
+from kvmap.arguments import require_switch, require_whole, require_wholes
 from kvmap.errors import KVMapError
 
 
@@ -37,10 +37,10 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
         for name in ("lengths", "map_lengths"):
-            for length in getattr(self, name):
-                require_whole(name, length, 2)
+            require_wholes(name, getattr(self, name), 2)
         for name, least in (("prompts", 0), ("new_tokens", 2), ("map_repeats", 2), ("seed", 0)):
             require_whole(name, getattr(self, name), least)
+        require_switch("transformers", self.transformers)
         if self.prompts == 1:
             raise KVMapError("prompts=1 gives no interval; use 0, or 2 and more")
         seconds = self.map_seconds

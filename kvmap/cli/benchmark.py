@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from kvmap.cli.beside import beside
 from kvmap.cli.command import command
+from kvmap.cli.plain import plain
 
 SAMPLES = "samples.json"
 
@@ -14,7 +15,7 @@ SAMPLES = "samples.json"
 def main(config: DictConfig) -> None:
     """Choose an export, time everything, print tables, keep the result and every sample."""
     import sys
-    from dataclasses import asdict
+    from dataclasses import asdict, fields
     from functools import partial
 
     import torch
@@ -23,7 +24,7 @@ def main(config: DictConfig) -> None:
     from kvmap.arguments import require_whole
     from kvmap.benchmark.benchmark import Benchmark
     from kvmap.benchmark.external import External
-    from kvmap.benchmark.report import plain
+    from kvmap.benchmark.report import sample_values
     from kvmap.benchmark.settings import BenchmarkSettings
     from kvmap.evaluation.candidates import Export
     from kvmap.jsonfile import write_json
@@ -35,15 +36,9 @@ def main(config: DictConfig) -> None:
     if config.threads is not None:
         require_whole("threads", config.threads, 1)
         torch.set_num_threads(config.threads)
+    asked = plain(config)
     settings = BenchmarkSettings(
-        lengths=list(config.lengths),
-        prompts=config.prompts,
-        new_tokens=config.new_tokens,
-        map_lengths=list(config.map_lengths),
-        map_repeats=config.map_repeats,
-        map_seconds=config.map_seconds,
-        transformers=config.transformers,
-        seed=config.seed,
+        **{each.name: asked[each.name] for each in fields(BenchmarkSettings)}
     )
     external = External(**config.external) if config.external.url is not None else None
     chosen, pair = choose(config), instantiate(config.pair)
@@ -61,7 +56,7 @@ def main(config: DictConfig) -> None:
     result = benchmark.run()
     folder = _folder(config, chosen.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    samples = [plain(each) for each in benchmark.samples]
+    samples = [sample_values(each) for each in benchmark.samples]
     about = {"command": result.command, "provenance": asdict(result.provenance)}
     write_json(folder / SAMPLES, {**about, "samples": samples})
     print(f"\n{result.command}\n{result.seconds:.0f} s; saved in {result.write(folder)}")

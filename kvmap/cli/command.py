@@ -94,5 +94,8 @@ def _sentence(error: Exception) -> str:
     """A complaint, of Hydra without its search path and its advice to set variables."""
     if isinstance(error, MissingConfigException) and error.options:
         return f"there is no {error.missing_cfg_file}; choose from {', '.join(error.options)}"
+    unknown = re.search(r"Could not override '([^']+)'", str(error))
+    if unknown:
+        return f"there is no setting {unknown[1]}; --cfg job lists those there are"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])

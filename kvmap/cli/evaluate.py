@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from kvmap.cli.beside import beside
 from kvmap.cli.command import command
+from kvmap.cli.plain import plain
 
 
 @command("evaluate")
@@ -13,6 +14,7 @@ def main(config: DictConfig) -> None:
     """Choose an operating point, measure all arms, write the result and the evidence."""
     from hydra.utils import instantiate
 
+    from kvmap.arguments import require_switch
     from kvmap.benchmark.report import speed_line
     from kvmap.errors import KVMapError
     from kvmap.evaluation.candidates import Export, exports_below
@@ -28,6 +30,7 @@ def main(config: DictConfig) -> None:
     if (config.runs is None) == (config.export is None):
         raise KVMapError("name what to evaluate: runs=<folder of a sweep> or export=<export>")
     require_known(config.gates)
+    require_switch("quick", config.quick)
     if config.export is not None:
         exports = [Export.find(config.export)]
     else:
@@ -37,7 +40,7 @@ def main(config: DictConfig) -> None:
         sizes=sizes.quick() if config.quick else sizes,
         search=instantiate(config.search, _convert_="all"),
         speed=speed.quick() if config.quick else speed,
-        curve=list(config.curve),
+        curve=plain(config)["curve"],
         seed=config.seed,
         resamples=config.resamples,
     )
@@ -59,7 +62,7 @@ def main(config: DictConfig) -> None:
     page = evaluation_page(evaluation.out_dir)
     report = write_page(page, evaluation.out_dir)
     tracker.publish(page, evaluation.out_dir)
-    print(f"\nsaved in {evaluation.out_dir}; evidence in {result.mapper.export}\nreport: {report}")
+    print(f"\nsaved in {evaluation.out_dir}; evidence in {evaluation.evidence}\nreport: {report}")
     held = gates(result, config.gates)
     for gate in held:
         print(gate)

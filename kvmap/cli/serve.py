@@ -10,11 +10,13 @@ def main(config: DictConfig) -> None:
     """Choose an export; with ``prompt=`` answer once and say where the time went, else serve."""
     from hydra.utils import instantiate
 
+    from kvmap.arguments import require_switch
     from kvmap.quiet import quiet
     from kvmap.runtime.chosen import choose, load_engine, verify
     from kvmap.runtime.options import Options
 
     quiet()
+    require_switch("allow_unverified", config.allow_unverified)
     if config.prompt is None:
         _serve(config)
         return
@@ -46,11 +48,12 @@ def _serve(config: DictConfig) -> None:
             f"an HTTP server needs {error.name}, which is not installed; install kvmap[serve], "
             'or give prompt="…" to answer once'
         ) from None
+    settings = instantiate(config.server)
     chosen = choose(config)
     print(chosen.why)
     evidence = verify(chosen, config.allow_unverified)
     serve(
         lambda: load_engine(chosen, instantiate(config.pair), config),
-        instantiate(config.server),
+        settings,
         evidence,
     )

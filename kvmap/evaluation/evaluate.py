@@ -49,6 +49,7 @@ class Evaluation:
 
     Attributes:
         benchmark: The speed at the operating point, once :meth:`run` has measured it.
+        evidence: The file that it wrote into the export.
 
     Raises:
         KVMapError: Something does not fit: exports and pair, sizes and text or positions.
@@ -69,6 +70,7 @@ class Evaluation:
         self.settings, self.out_dir, self.reverse = settings, out_dir, reverse
         self.harness, self.shown = harness or Harness(), shown
         self.benchmark: BenchmarkResult | None = None
+        self.evidence: Path | None = None
         self._check()
 
     def run(self) -> EvaluationResult:
@@ -140,7 +142,7 @@ class Evaluation:
         result.write(self.out_dir)
         mismatched = next(arm for arm in lineup.controls if arm.role == "mismatched")
         above, _ = summary.gain(served, mismatched)
-        Evidence.of(result, above).write(export.folder)
+        self.evidence = Evidence.of(result, above).write(export.folder)
         return result
 
     def _choose(

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from kvmap.arguments import require_whole
 from kvmap.errors import KVMapError
 from kvmap.evaluation.arms import Arm
 from kvmap.evaluation.result import DataFacts, EvaluationResult
@@ -72,6 +73,11 @@ class Evidence:
     seed: int
     provenance: Provenance
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        """Refuse a repair that cannot be."""
+        require_whole("repair", self.repair, 0)
+        require_whole("prefix", self.prefix, 0)
 
     @property
     def served(self) -> ArmEvidence:

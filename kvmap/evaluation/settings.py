@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields, replace
 
-from kvmap.arguments import require_whole
+from kvmap.arguments import require_whole, require_wholes
 from kvmap.benchmark.settings import BenchmarkSettings
 from kvmap.errors import KVMapError
 
@@ -127,8 +127,7 @@ class Search:
             values = getattr(self, name)
             if not values:
                 raise KVMapError(f"search.{name} is empty; name how many tokens to repair")
-            for value in values:
-                require_whole(f"search.{name}", value, 0)
+            require_wholes(f"search.{name}", values, 0)
 
 
 def brief() -> BenchmarkSettings:
@@ -164,8 +163,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse look-ups that a repaired tail could answer, and negative numbers."""
-        for value in self.curve:
-            require_whole("curve", value, 0)
+        require_wholes("curve", self.curve, 0)
         require_whole("seed", self.seed, 0)
         require_whole("resamples", self.resamples, 100)
         most = max((*self.curve, *self.search.repairs))
@@ -173,4 +171,10 @@ class Settings:
             raise KVMapError(
                 f"sizes.lookup_distance={self.sizes.lookup_distance} must exceed every repair "
                 f"({most}), or the repaired tokens hold the answer"
+            )
+        lengths = self.speed.lengths
+        if self.speed.prompts and lengths and min(lengths) > self.sizes.length:
+            raise KVMapError(
+                f"speed.lengths={lengths} all exceed the passages of {self.sizes.length} tokens; "
+                "name a shorter one, or leave speed out with speed.prompts=0"
             )

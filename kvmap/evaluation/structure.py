@@ -44,7 +44,7 @@ def read_structured(kind: type[T], path: Path, what: str, version: int) -> T:
         raise KVMapError(f"{path} has format {found}, this kvmap reads {version}; evaluate again")
     try:
         return structure(kind, values)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, KVMapError) as error:
         raise KVMapError(f"{path} is damaged ({error}); evaluate again") from error
 
 

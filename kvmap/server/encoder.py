@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from transformers import PreTrainedTokenizerBase
@@ -38,13 +39,17 @@ class Encoder:
         return await loop.run_in_executor(self._thread, self._encode, parameters)
 
     def _encode(self, parameters: Parameters) -> list[int]:
+        self._require_known("stop_token_ids", parameters.stop_token_ids or ())
         if isinstance(parameters, ChatParameters):
             return encode_chat(self.tokenizer, parameters.messages)
         assert isinstance(parameters, CompletionParameters)
         if isinstance(parameters.prompt, str):
             return list(self.tokenizer(parameters.prompt)["input_ids"])
-        known = len(self.tokenizer)
-        for token in parameters.prompt:
-            if not 0 <= token < known:
-                raise invalid(f"prompt holds token id {token}; the tokenizer has {known}", "prompt")
+        self._require_known("prompt", parameters.prompt)
         return parameters.prompt
+
+    def _require_known(self, name: str, tokens: Sequence[int]) -> None:
+        known = len(self.tokenizer)
+        for token in tokens:
+            if not 0 <= token < known:
+                raise invalid(f"{name} holds token id {token}; the tokenizer has {known}", name)

@@ -49,7 +49,7 @@ class APIError(Exception):
         return {"error": error}
 
 
-def invalid(message: str, param: str | None = None, code: str | None = None) -> APIError:
+def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> APIError:
     """A request that cannot be answered as it stands."""
     return APIError(400, message, param, code)
 

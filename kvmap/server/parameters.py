@@ -1,5 +1,6 @@
 """The parameters that both APIs share: their types, their ranges, and what is refused."""
 
+import json
 import secrets
 from typing import Any, ClassVar, Self
 
@@ -10,6 +11,14 @@ from kvmap.runtime.options import MAX_TOP, Mode, Options
 from kvmap.server.errors import APIError, invalid
 
 MOST_STOPS = 4  # as OpenAI's API bounds them
+LONGEST_SHOWN = 60  # characters of a value that an error repeats
+
+COMPLAINTS = {
+    "model_type": "it should be a JSON object",
+    "model_attributes_type": "it should be a JSON object",
+    "too_short": "it should not be empty",
+}
+"""pydantic's words for the types of its errors, where they would name our classes."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -197,5 +206,11 @@ def _told(error: ErrorDetails) -> APIError:
         return invalid(f"{name} is not a known parameter", name, "unknown_parameter")
     if error["type"] == "missing":
         return invalid(f"{name} is missing", name, "missing_required_parameter")
-    complaint = error["msg"]
-    return invalid(f"{name}: {complaint[0].lower()}{complaint[1:]}", name, "invalid_value")
+    complaint = COMPLAINTS.get(error["type"], error["msg"])
+    return invalid(f"{_shown(name, error['input'])}: {complaint[0].lower()}{complaint[1:]}", name)
+
+
+def _shown(name: str, value: Any) -> str:
+    """A parameter and its value, unless that is long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return f"{name}={text}" if len(text) <= LONGEST_SHOWN else name
