@@ -8,6 +8,10 @@ from kvmap.evaluation.report.words import interval, mapper_name, right, times
 from kvmap.evaluation.result import ArmResult, EvaluationResult, Replacement
 
 
+WORTH_NAMING = 0.1
+"""Share of what is missing to the target that a part has to hold to be named."""
+
+
 def verdict(result: EvaluationResult, benchmark: BenchmarkResult | None) -> list[str]:
     """What is served, what it is worth, what it costs, what is left, whether to serve it."""
     point = result.operating_point
@@ -25,17 +29,18 @@ def verdict(result: EvaluationResult, benchmark: BenchmarkResult | None) -> list
     if benchmark is not None:
         said += _speed(benchmark)
     if result.replacements:
-        said.append(_left(result.replacements))
+        said.append(_left(result.replacements, served.continuation.above_target.value))
     said += [f"Not as it should be: {each.what} ({each.measured})."
              for each in result.findings if each.holds is False]  # fmt: skip
     said.append(_advice(result))
     return said
 
 
-def _left(parts: Sequence[Replacement]) -> str:
-    """The layer-wise reason for what falls short."""
+def _left(parts: Sequence[Replacement], missing: float) -> str:
+    """The layer-wise reason for the nats/token that are missing to the target."""
     passages = parts[0].nll_gain.documents
-    surely = [each for each in parts if each.nll_gain.low > 0]
+    least = WORTH_NAMING * missing
+    surely = [e for e in parts if e.nll_gain.low > 0 and e.nll_gain.value >= least]
     if not surely:
         return (
             f"What is left cannot be laid to single layers, keys or values on {passages} passages."
