@@ -31,7 +31,7 @@ def read_json(path: Path, what: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise KVMapError(f"{path} cannot be read as {what} ({error}); check the path") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise KVMapError(
             f"{path} is damaged: it is not {what} ({error}); delete it and make it again"
         ) from error

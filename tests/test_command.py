@@ -1,10 +1,11 @@
 """What every command shares."""
 
 import pytest
-from commands import Outcome, call
+from commands import Outcome, call, one_sentence
 from omegaconf import DictConfig
 
 from kvmap.cli.command import command
+from kvmap.cli.typed import typed
 from kvmap.errors import KVMapError
 
 
@@ -27,6 +28,33 @@ def test_a_verbatim_setting_is_what_was_typed(text: str) -> None:
     assert heard == [text]
 
 
+@pytest.mark.parametrize("text", ["a b, c", "it's (1)", "Ünï/[x]=1", "12", "end\\"])
+def test_a_path_is_what_was_typed(text: str) -> None:
+    heard: list[object] = []
+
+    @command("evaluate")
+    def main(config: DictConfig) -> None:
+        heard.append(config.export)
+
+    assert call(main, f"export={text}", "out_dir=${export}").status == 0
+    assert heard == [text]
+
+
+def test_a_comma_between_paths_means_both_in_a_sweep() -> None:
+    words = ["-m", "data.path=a,b", "prompt=a, b"]
+    assert typed(words, verbatim=["prompt"]) == ["-m", "data.path=a,b", "prompt='a, b'"]
+    assert typed(words[1:]) == ["data.path='a,b'", "prompt=a, b"]
+
+
+@pytest.mark.parametrize(("value", "told"), [("", ""), ("' '", " ")])
+def test_a_path_that_names_nothing_is_refused(value: str, told: str) -> None:
+    @command("evaluate")
+    def main(config: DictConfig) -> None:
+        raise ZeroDivisionError
+
+    assert f"export={told} names nothing" in one_sentence(call(main, f"export={value}"))
+
+
 def test_what_the_user_can_mend_is_one_line_and_nothing_else() -> None:
     @command("serve")
     def main(config: DictConfig) -> None:
@@ -44,13 +72,13 @@ def test_a_defect_of_ours_keeps_its_traceback() -> None:
         call(main)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("'a, b'", "a, b"), ("null", None), ("", "")])
-def test_hydras_own_quotes_are_left_to_hydra(typed: str, meant: str | None) -> None:
+@pytest.mark.parametrize(("word", "meant"), [("'a, b'", "a, b"), ("null", None), ("", "")])
+def test_hydras_own_quotes_are_left_to_hydra(word: str, meant: str | None) -> None:
     heard: list[object] = []
 
     @command("serve", verbatim=("prompt",))
     def main(config: DictConfig) -> None:
         heard.append(config.prompt)
 
-    assert call(main, f"prompt={typed}").status == 0
+    assert call(main, f"prompt={word}").status == 0
     assert heard == [meant]

@@ -7,6 +7,7 @@ from commands import Workshop, one_sentence, read
 
 from kvmap.benchmark.result import BenchmarkResult
 from kvmap.evaluation.evidence import read_evidence
+from kvmap.evaluation.gates import PLACES
 from kvmap.evaluation.result import EvaluationResult
 from kvmap.evaluation.settings import Settings
 
@@ -69,10 +70,11 @@ def test_speed_at_the_operating_point_is_said_and_left_beside_the_result(
 
 def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
     export = f"export={runs / 'ridge'}"
-    assert shop.evaluate(export, "+gates.same_top=0").status == 0
-    failed = shop.evaluate(export, "+gates.same_top=0", "+gates.below_source=99")
+    assert shop.evaluate(export, "gates.same_top=0").status == 0
+    failed = shop.evaluate(export, "gates.same_top=0", "gates.below_source=99")
     assert failed.status == 2
-    assert failed.last_line.startswith("gate FAILED: below_source")
+    assert "gate passed: same_top" in failed.out
+    assert "gate FAILED: below_source" in failed.out
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
         (["export=x", "runs=y"], "name what to evaluate"),
         (["export=nowhere/at/all"], "nowhere/at/all is neither"),
         (["runs=nowhere"], "no export in nowhere"),
-        (["export={ridge}", "+gates.luck=1"], "gates.luck is unknown"),
+        (["export={ridge}", "gates.luck=1"], "there is no setting gates.luck"),
         (["export={ridge}", "sizes.prompt=1"], "sizes.prompt=1 must be a whole number"),
         (["export={ridge}", "sizes.passages=5000"], "texts of 32 tokens, 5000 are wanted"),
         (["export={ridge}", "search.repairs=[]"], "search.repairs is empty"),
@@ -90,6 +92,12 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
         (["export={ridge}", "curve=abc"], "curve=abc must be a list"),
         (["export={ridge}", "quick=maybe"], "quick=maybe must be true or false"),
         (["export={ridge}", "speed.prompts=2", "speed.lengths=[99]"], "[99] all exceed"),
+        (["export={ridge}", "+gates.luck=1"], "gates.luck is unknown"),
+        (["export={ridge}", "gates=5"], "gates=5 names no requirement"),
+        (["export={ridge}", "gates.lookups=true"], "gates.lookups=True must be a number"),
+        (["runs=5"], "no export in 5"),
+        (["runs=[a,b]"], "no export in [a,b]"),
+        (["export="], "export= names nothing; give a folder"),
         (["exprot=x"], "there is no setting exprot"),
         (["export={ridge}", "reverse_export={ridge}"], "fitted on another source"),
         (["export={ridge}", "pair.source.model={target}"], "fitted on another source"),
@@ -97,7 +105,7 @@ def test_gates_decide_the_exit_status(shop: Workshop, runs: Path) -> None:
         (["export={ridge}", "out_dir={ridge}/run.json/x"], "run.json/x cannot be made"),
         (["export={ridge}", "speed.new_tokens=1"], "new_tokens=1 must be"),
         (["export={ridge}", "sizes.turns=many"], "sizes.turns=many must be"),
-        (["export={ridge}", "+gates.lookups=high"], "gates.lookups=high"),
+        (["export={ridge}", "gates.lookups=high"], "gates.lookups=high"),
     ],
 )
 def test_what_it_cannot_do_is_one_sentence(
@@ -114,6 +122,7 @@ def test_quick_measures_less_of_the_same(shop: Workshop) -> None:
 
     with initialize_config_module("kvmap.conf", version_base="1.3"):
         config = compose("evaluate")
+        assert set(config.gates) == set(PLACES)
         sizes, speed = instantiate(config.sizes), instantiate(config.speed, _convert_="all")
     quick = sizes.quick()
     assert quick.prompt == sizes.prompt

@@ -84,7 +84,9 @@ def test_without_evidence_it_is_one_sentence(shop: Workshop, evaluated: Path) ->
         (lambda e: e.update(weights_sha256="00" * 32), "speaks of weights 000000000000"),
         (lambda e: e["above_mismatched"].update(low=-0.01), "not better with the right prompt"),
         (lambda e: e.update(format=99), "has format 99"),
-        (lambda e: e.pop("arms"), "is damaged"),
+        (lambda e: e.pop("arms"), "evidence.json is damaged (it lacks arms); evaluate again"),
+        (lambda e: e.update(arms=[]), "is damaged (arms hold no source); evaluate again"),
+        (lambda e: e.update(repair=3), "is damaged (arms hold no mapped + repair 3)"),
         (lambda e: e.update(repair=-5), "evidence.json is damaged (repair=-5 must be"),
     ],
 )

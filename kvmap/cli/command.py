@@ -11,8 +11,9 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException, InstantiationException, MissingConfigException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from kvmap.cli.typed import PATHS, typed
 from kvmap.errors import KVMapError
 
 
@@ -36,6 +37,7 @@ def command(
         @functools.wraps(function)
         def job(config: DictConfig) -> Any:
             try:
+                _require_names(config)
                 return function(config)
             except (KVMapError, InstantiationException) as error:
                 mendable = isinstance(error.__cause__, KVMapError)
@@ -52,7 +54,7 @@ def command(
         def main() -> None:
             # Hydra then hands exceptions on, where it would print some in a form of its own.
             os.environ["HYDRA_FULL_ERROR"] = "1"
-            sys.argv[1:] = [_quoted(word, verbatim) for word in sys.argv[1:]]
+            sys.argv[1:] = typed(sys.argv[1:], verbatim)
             told.clear()
             try:
                 composed()
@@ -73,21 +75,18 @@ def command(
     return decorate
 
 
-def _quoted(word: str, verbatim: Sequence[str]) -> str:
-    """A word of the command line; if it is a verbatim setting, quoted for Hydra's grammar.
+def _require_names(config: DictConfig) -> None:
+    """Refuse a path that is empty, or no text, as a list in a sweep or in a config may be.
 
-    What is quoted already, and ``null``, stays as it is.
+    Raises:
+        KVMapError: There is one.
     """
-    name, equals, text = word.partition("=")
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-    if not equals or name not in verbatim or quoted or text in ("", "null"):
-        return word
-    # A backslash counts only before a quote, a brace or the end; interpolation is escaped.
-    text = re.sub(r"(\\*)('|$|\$\{)", lambda found: found[1] * 2 + _ESCAPED[found[2]], text)
-    return f"{name}='{text}'"
-
-
-_ESCAPED = {"'": "\\'", "${": "\\${", "": ""}
+    for name in PATHS:
+        value = OmegaConf.select(config, name)
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            raise KVMapError(
+                f"{name}={value} names nothing; give a folder, a file or a hub id, or leave it out"
+            )
 
 
 def _sentence(error: Exception) -> str:

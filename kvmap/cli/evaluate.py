@@ -19,7 +19,7 @@ def main(config: DictConfig) -> None:
     from kvmap.errors import KVMapError
     from kvmap.evaluation.candidates import Export, exports_below
     from kvmap.evaluation.evaluate import Evaluation
-    from kvmap.evaluation.gates import gates, require_known
+    from kvmap.evaluation.gates import gates, required
     from kvmap.evaluation.report.evaluation_page import evaluation_page
     from kvmap.evaluation.report.write import write_page
     from kvmap.evaluation.settings import Settings
@@ -29,7 +29,7 @@ def main(config: DictConfig) -> None:
     quiet()
     if (config.runs is None) == (config.export is None):
         raise KVMapError("name what to evaluate: runs=<folder of a sweep> or export=<export>")
-    require_known(config.gates)
+    required(config.gates)
     require_switch("quick", config.quick)
     if config.export is not None:
         exports = [Export.find(config.export)]

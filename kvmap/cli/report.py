@@ -33,9 +33,11 @@ def main(config: DictConfig) -> None:
     if config.runs is None:
         folder = Path(config.evaluation or beside(Path(config.export), "evaluation"))
         if not (folder / FILE).is_file():
+            export = config.export
+            gone = f"no folder {export} and " if export and not Path(export).exists() else ""
             raise KVMapError(
-                f"there is no evaluation in {folder}; measure first (kvmap-evaluate "
-                f"export={config.export or '…'}), or name where it lies (evaluation=…)"
+                f"there is {gone}no evaluation in {folder}; measure first (kvmap-evaluate "
+                f"export={export or '…'}), or name where it lies (evaluation=…)"
             )
         page, into = evaluation_page(folder), Path(config.out_dir or folder)
     else:

@@ -75,14 +75,18 @@ class Evidence:
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        """Refuse a repair that cannot be."""
+        """Refuse a repair that cannot be, and what speaks of other arms than it should."""
         require_whole("repair", self.repair, 0)
         require_whole("prefix", self.prefix, 0)
+        told = {arm.name for arm in self.arms}
+        for name in ("source", "target", self._served_name):
+            if name not in told:
+                raise KVMapError(f"arms hold no {name}")
 
     @property
     def served(self) -> ArmEvidence:
         """The arm at the operating point."""
-        return self._arm(Arm("mapped", self.repair, self.prefix).name)
+        return self._arm(self._served_name)
 
     def __str__(self) -> str:
         """What the served arm is worth, source and target beside it."""
@@ -102,6 +106,10 @@ class Evidence:
                 f"(source {source.lookups.value:.3f}, target {target.lookups.value:.3f})"
             )
         return "\n".join(lines)
+
+    @property
+    def _served_name(self) -> str:
+        return Arm("mapped", self.repair, self.prefix).name
 
     def _arm(self, name: str) -> ArmEvidence:
         return next(arm for arm in self.arms if arm.name == name)

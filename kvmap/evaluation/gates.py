@@ -47,35 +47,41 @@ class Gate:
         return f"gate {word}: {self.name} {self.found or 'is not defined'}, wanted {self.least}"
 
 
-def require_known(wanted: Mapping[str, float]) -> None:
-    """Refuse a requirement that nobody measures, before an evaluation takes its time.
+def required(wanted: Mapping[str, float | None]) -> dict[str, float]:
+    """What is asked for, checked before an evaluation takes its time.
+
+    Args:
+        wanted: Least value by name; None asks for nothing.
 
     Raises:
         KVMapError: A name is unknown, or its least value is no number.
     """
-    for name, least in wanted.items():
-        if not isinstance(least, int | float):
+    if not isinstance(wanted, Mapping):
+        raise KVMapError(f"gates={wanted} names no requirement; write gates.gap_closed=0.6")
+    asked = {name: least for name, least in wanted.items() if least is not None}
+    for name, least in asked.items():
+        if isinstance(least, bool) or not isinstance(least, int | float):
             raise KVMapError(f"gates.{name}={least} must be a number")
         if name not in PLACES:
             raise KVMapError(f"gates.{name} is unknown; choose from {', '.join(sorted(PLACES))}")
+    return {name: float(least) for name, least in asked.items()}
 
 
-def gates(result: EvaluationResult, wanted: Mapping[str, float]) -> list[Gate]:
+def gates(result: EvaluationResult, wanted: Mapping[str, float | None]) -> list[Gate]:
     """Hold an evaluation against requirements.
 
     Args:
         result: The evaluation.
-        wanted: Least value by name.
+        wanted: Least value by name; None asks for nothing.
 
     Raises:
         KVMapError: A name is unknown, or its least value is no number.
     """
-    require_known(wanted)
     arm = result.find("mapped")
     if arm is None:
         raise ValueError("an evaluation without its operating point")
     return [
-        Gate(name, float(least), _estimate(arm, *PLACES[name])) for name, least in wanted.items()
+        Gate(name, least, _estimate(arm, *PLACES[name])) for name, least in required(wanted).items()
     ]
 
 

@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -78,7 +78,14 @@ def _record(kind: type, value: Any) -> Any:
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]
     _require(set(value) <= set(names), kind, value)
+    missing = [each.name for each in fields(kind) if _needed(each) and each.name not in value]
+    if missing:
+        raise TypeError(f"it lacks {', '.join(missing)}")
     return kind(**{name: _structure(hints[name], value[name]) for name in names if name in value})
+
+
+def _needed(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _require(fine: bool, kind: Any, value: Any) -> None:
