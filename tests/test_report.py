@@ -310,13 +310,21 @@ def test_mappers_that_nobody_evaluated_are_listed_and_said(
         ([], "name what to report"),
         (["runs=a", "export=b"], "name what to report"),
         (["runs=nowhere"], "runs=nowhere is no folder"),
-        (["export=nowhere"], "there is no evaluation in outputs/evaluation-nowhere; measure first"),
+        (["export=nowhere"], "no folder nowhere and no evaluation in outputs/evaluation-nowhere"),
         (["evaluation={empty}"], "or name where it lies (evaluation=…)"),
+        (["evaluation=[a,b]"], "there is no evaluation in [a,b]; measure first"),
+        (["export="], "export= names nothing; give a folder, a file or a hub id"),
         (["runs={empty}"], "neither an export nor an evaluation in"),
     ],
 )
 def test_what_it_cannot_do_is_one_sentence(tmp_path: Path, asked: list[str], says: str) -> None:
     assert says in one_sentence(report(*(each.format(empty=tmp_path) for each in asked)))
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(made_up: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    done = report(f"evaluation={made_up}", f"out_dir={tmp_path / 'taken'}")
+    assert "figures cannot be made (Not a directory); choose another out_dir" in one_sentence(done)
 
 
 def test_only_mappers_of_one_text_are_compared(tmp_path: Path) -> None:

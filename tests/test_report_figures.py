@@ -270,14 +270,16 @@ def test_the_verdict_has_worth_price_reason_and_advice() -> None:
 def test_parts_that_hold_next_to_nothing_of_what_is_missing_are_not_named() -> None:
     result = evaluation()
     served = result.find("mapped")
-    assert served is not None and served.continuation is not None
+    assert served is not None
+    assert served.continuation is not None
     missing = served.continuation.above_target.value
     parts = [
         replace(result.replacements[0], part="layer 5", nll_gain=about(0.5 * missing, 0.001)),
         replace(result.replacements[0], part="layer 9", nll_gain=about(0.05 * missing, 0.001)),
     ]
     text = " ".join(verdict(replace(result, replacements=parts), None))
-    assert "layer 5" in text and "layer 9" not in text
+    assert "layer 5" in text
+    assert "layer 9" not in text
 
 
 def test_families_look_the_same_everywhere_and_unlike_the_parties() -> None:

@@ -106,7 +106,7 @@ def rates_line(device: str, threads: int, rates: Rates) -> str:
 
 def times(ratio: Estimate) -> str:
     """How many times faster, with its interval."""
-    return f"{ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
+    return ratio.told(2)
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

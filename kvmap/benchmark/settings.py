@@ -53,7 +53,7 @@ class BenchmarkSettings:
         return replace(
             self,
             lengths=list(dict.fromkeys((*lengths[:1], *lengths[-1:]))),
-            prompts=min(self.prompts, 2),
+            prompts=min(self.prompts, 6),
             new_tokens=min(self.new_tokens, 32),
             map_lengths=[length for length in self.map_lengths if length <= 1024],
             map_repeats=min(self.map_repeats, 3),

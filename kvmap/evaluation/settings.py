@@ -95,11 +95,11 @@ class Sizes:
         few = {
             "passages": 16,
             "lookups": 96,
-            "other_lookups": 32,
+            "other_lookups": 96,
             "greedy": 4,
             "development": 8,
-            "replacement": 4,
-            "conversations": 4,
+            "replacement": 6,
+            "conversations": 6,
         }
         return replace(self, **{name: min(getattr(self, name), n) for name, n in few.items()})
 
@@ -134,7 +134,7 @@ def brief() -> BenchmarkSettings:
     """As much of a benchmark as an evaluation carries along."""
     return BenchmarkSettings(
         lengths=[128, 256, 512, 960],
-        prompts=4,
+        prompts=6,
         new_tokens=64,
         map_lengths=[64, 128, 256, 512, 1024, 2048, 4096],
         map_seconds=20.0,

@@ -18,6 +18,9 @@ RESAMPLES = 2000
 LEAST_GAP = 0.05
 """Nats/token between source and target below which a share of the gap says nothing."""
 
+LEAST_DOCUMENTS = 6
+"""Documents below which even their whole range bounds a median less often than 95% of the time."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -37,7 +40,14 @@ class Estimate:
 
     def __str__(self) -> str:
         """The value and its interval, three decimals."""
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return self.told(3)
+
+    def told(self, digits: int) -> str:
+        """The value and its interval, or how few documents there are where they bound nothing."""
+        value, low, high = (f"{x:.{digits}f}" for x in (self.value, self.low, self.high))
+        if self.documents < LEAST_DOCUMENTS:
+            return f"{value} (of {self.documents})"
+        return f"{value} [{low}, {high}]"
 
 
 @dataclass(frozen=True)

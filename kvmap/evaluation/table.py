@@ -49,9 +49,7 @@ def _row(arm: ArmResult) -> tuple[str, ...]:
 
 
 def _cell(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "-"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+    return "-" if estimate is None else estimate.told(2)
 
 
 def _answers(found: AnswersResult | None) -> str:

@@ -43,17 +43,17 @@ def handoff_section(result: EvaluationResult) -> Section | None:
     panels[0].set_ylabel("drift, nats/token")
     first = result.handoffs[0]
     both = (
-        "both take over the other's cache"
+        "each takes over the other's cache, through its mapper"
         if first.reverse
-        else "the target takes over the source's cache; the source reads all itself"
+        else "the source reads all itself, the target takes over its cache through the mapper"
     )
     header = ("mapped", "turn", "speaker", "received tokens", "NLL", "its own NLL", "drift")
     return Section(
         "handoff",
         "Handoff over turns: drift",
         f"Source and target take turns in {first.conversations} conversations "
-        f"({result.operating_point.reported_on} set) of {first.turn_tokens} tokens a turn; {both}, "
-        f"through the mapper and a repair of {first.repair} tokens. Drift is how many nats per "
+        f"({result.operating_point.reported_on} set) of {first.turn_tokens} tokens a turn; {both} "
+        f"and a repair of {first.repair} tokens. Drift is how many nats per "
         "token worse a speaker is than if it had read everything itself; 0 is perfect, bars are "
         "95% intervals. Left only new tokens are mapped at each turn, right everything is mapped "
         "anew. Points near 0 that do not climb mean that errors do not build up; "

@@ -160,9 +160,10 @@ def stages_section(benchmark: BenchmarkResult) -> Section | None:
         "Where the time goes, by prompt length",
         f"Median time of a whole answer of {benchmark.new_tokens} tokens, stacked by stage, of the "
         "source alone, through the mapped cache, and of the target alone, by prompt length "
-        f"({shown[0].prompts} prompts each). Orange is the source's work, blue mapping, green the "
-        "target's; a model that answers alone has its steps in the colour of draft (source) or "
-        "verify (target). The white line is the first token: what lies below it is the wait for "
+        f"({shown[0].prompts} prompts each); above a bar stands the median of the whole, which "
+        "need not be the sum of its stages' medians. Orange is the source's work, blue mapping, "
+        "green the target's; a model that answers alone has its steps in the colour of draft "
+        "(source) or verify (target). The white line is the first token: what lies below it is the wait for "
         "it. Lower is better; the largest block is what is worth making faster. The table has each "
         "stage beside its floor: what its products and bytes take at this device's measured "
         f"{benchmark.gflops:.0f} GFLOP/s and {benchmark.gbytes:.1f} GB/s.",
@@ -201,7 +202,7 @@ def _stack(axes: Axes, place: float, arm: ArmSpeed, least: float) -> set[str]:
         first += stage.ms if stage.name in STAGES and stage.name not in DECODING else 0.0
     half = WIDTH / 2
     axes.plot([place - half, place + half], [first, first], solid_capstyle="butt", **_line())
-    say(axes, f"{bottom:.0f} ms", (place, bottom), INK, ha="center", xytext=(0, 3))
+    say(axes, f"{arm.total_ms:.0f} ms", (place, bottom), INK, ha="center", xytext=(0, 3))
     return {stage.name for stage in stages if stage.ms >= least}
 
 

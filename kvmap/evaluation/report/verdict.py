@@ -7,7 +7,6 @@ from kvmap.evaluation.findings import disagreement
 from kvmap.evaluation.report.words import interval, mapper_name, right, times
 from kvmap.evaluation.result import ArmResult, EvaluationResult, Replacement
 
-
 WORTH_NAMING = 0.1
 """Share of what is missing to the target that a part has to hold to be named."""
 

@@ -11,11 +11,8 @@ SHORT = {"ridge_lambda": "λ"}
 
 
 def interval(estimate: Estimate | None, digits: int = 2) -> str:
-    """``0.75 [0.70, 0.80]``, or a dash."""
-    if estimate is None:
-        return "-"
-    value, low, high = (f"{x:.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
-    return f"{value} [{low}, {high}]"
+    """``0.75 [0.70, 0.80]``, ``0.75 (of 2)`` where that is too few documents, or a dash."""
+    return "-" if estimate is None else estimate.told(digits)
 
 
 def times(ratio: Estimate) -> str:

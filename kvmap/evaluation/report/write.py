@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kvmap.errors import KVMapError
 from kvmap.evaluation.report.html import html, render
 from kvmap.evaluation.report.markdown import markdown
 from kvmap.evaluation.report.section import Page
@@ -11,9 +12,18 @@ HTML, MARKDOWN, JSON, FIGURES = "report.html", "report.md", "report.json", "figu
 
 
 def write_page(page: Page, folder: Path) -> Path:
-    """Write all forms of a page and return the HTML file's path."""
+    """Write all forms of a page and return the HTML file's path.
+
+    Raises:
+        KVMapError: The folder cannot be made.
+    """
     figures = folder / FIGURES
-    figures.mkdir(parents=True, exist_ok=True)
+    try:
+        figures.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KVMapError(
+            f"{figures} cannot be made ({error.strerror}); choose another out_dir"
+        ) from error
     for old in figures.glob("*.png"):
         old.unlink()
     images = render(page)
