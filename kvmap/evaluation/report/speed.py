@@ -163,10 +163,10 @@ def stages_section(benchmark: BenchmarkResult) -> Section | None:
         f"({shown[0].prompts} prompts each); above a bar stands the median of the whole, which "
         "need not be the sum of its stages' medians. Orange is the source's work, blue mapping, "
         "green the target's; a model that answers alone has its steps in the colour of draft "
-        "(source) or verify (target). The white line is the first token: what lies below it is the wait for "
-        "it. Lower is better; the largest block is what is worth making faster. The table has each "
-        "stage beside its floor: what its products and bytes take at this device's measured "
-        f"{benchmark.gflops:.0f} GFLOP/s and {benchmark.gbytes:.1f} GB/s.",
+        "(source) or verify (target). The white line is the first token: what lies below it is "
+        "the wait for it. Lower is better; the largest block is what is worth making faster. The "
+        "table has each stage beside its floor: what its products and bytes take at this device's "
+        f"measured {benchmark.gflops:.0f} GFLOP/s and {benchmark.gbytes:.1f} GB/s.",
         drawn,
         Table(("prompt tokens", "arm", "stage", "ms", "floor ms"), rows),
     )
