@@ -41,6 +41,7 @@ class ExportConfig:
         metrics: Development diagnostics and ``fit_seconds``; None where undefined.
         weights_sha256: Digest of ``model.safetensors``.
         provenance: What made it.
+        refined_from: Digest of the weights that a refinement started from; None without one.
         format: Version of this layout.
     """
 
@@ -54,6 +55,7 @@ class ExportConfig:
     metrics: dict[str, float | None]
     weights_sha256: str
     provenance: Provenance
+    refined_from: str | None = None
     format: int = FORMAT
 
     @classmethod
@@ -92,6 +94,7 @@ def save_export(
     target: Identity,
     collection: str,
     metrics: Mapping[str, float | None],
+    refined_from: str | None = None,
 ) -> ExportConfig:
     """Write ``config.json``, ``model.safetensors`` and a model card.
 
@@ -104,6 +107,7 @@ def save_export(
         target: The target model's identity.
         collection: The collection's fingerprint.
         metrics: What was measured, for the card.
+        refined_from: Digest of the weights that a refinement started from.
 
     Raises:
         KVMapError: A weight is not finite: the mapper was not fitted.
@@ -128,6 +132,7 @@ def save_export(
         metrics=dict(metrics),
         weights_sha256=_sha256(folder / WEIGHTS),
         provenance=Provenance(),
+        refined_from=refined_from,
     )
     (folder / CARD).write_text(model_card(config), encoding="utf-8")
     write_json(folder / CONFIG, asdict(config))  # last: a folder with it is whole

@@ -22,6 +22,7 @@ COLUMNS = (
     ("val/attention_cosine", "cosine", "{:.4f}"),
     ("val/key_error_concentration", "C_K", "{:.2f}"),
     ("val/value_error_concentration", "C_V", "{:.2f}"),
+    ("selection/loss", "refined to KL", "{:.4f}"),
     ("weights", "weights", "{:,.0f}"),
     ("fit_seconds", "fit s", "{:.2f}"),
 )
@@ -88,10 +89,11 @@ def table(ranked: list[Row], root: Path) -> str:
         root: The folder that theirs are told relative to.
     """
     common = set.intersection(*(set(row.overrides) for row in ranked)) if len(ranked) > 1 else set()
-    header = ["", "run", "asked for", *(title for _, title, _ in COLUMNS)]
+    columns = [each for each in COLUMNS if any(each[0] in row.metrics for row in ranked)]
+    header = ["", "run", "asked for", *(title for _, title, _ in columns)]
     cells = [header, ["---"] * len(header)]
     for place, row in enumerate(ranked, 1):
-        measured = (_cell(row.metrics.get(name), form) for name, _, form in COLUMNS)
+        measured = (_cell(row.metrics.get(name), form) for name, _, form in columns)
         asked = " ".join(item for item in row.overrides if item not in common)
         cells.append([str(place), str(row.folder.relative_to(root)), asked, *measured])
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]

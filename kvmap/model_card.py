@@ -15,6 +15,8 @@ def model_card(config: "ExportConfig") -> str:
     )
     arguments = "\n".join(f"- `{name}`: {value}" for name, value in config.arguments.items())
     source, target = config.source, config.target
+    start = config.refined_from
+    refined = f"\n- refined from weights: sha256 `{start}`" if start else ""
     return f"""---
 library_name: kvmap
 tags: [kvmap, kv-cache, mapper, {config.family}]
@@ -50,5 +52,5 @@ These say how close the mapped cache is, not what it is worth in use.
 - tokenizer: `{source.tokenizer}`
 - collection: `{config.collection}`
 - commit: `{config.provenance.commit}`
-- weights: sha256 `{config.weights_sha256}`
+- weights: sha256 `{config.weights_sha256}`{refined}
 """

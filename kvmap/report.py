@@ -36,7 +36,8 @@ class Report(NamedTuple):
     """What a run has to tell.
 
     Attributes:
-        metrics: Means over layers of the diagnostics, ``fit_seconds``, ``weights``.
+        metrics: Means over layers of the diagnostics, ``fit_seconds``, ``weights``, and of a
+            refined mapper ``selection/loss``.
         diagnostics: The same diagnostics per target layer.
         predictability: Of the collection.
     """
@@ -46,7 +47,9 @@ class Report(NamedTuple):
     predictability: Predictability
 
     @classmethod
-    def of(cls, mapper: Mapper, calibration: Calibration) -> "Report":
+    def of(
+        cls, mapper: Mapper, calibration: Calibration, selection_loss: float | None = None
+    ) -> "Report":
         """Gather a measured mapper's report.
 
         Heatmap and curve take the run's ``inputs`` where its family has them, so that they say
@@ -61,6 +64,8 @@ class Report(NamedTuple):
             "fit_seconds": mapper.fit_seconds,
             "weights": float(mapper.weights),
         }
+        if selection_loss is not None:
+            metrics["selection/loss"] = selection_loss
         return cls(metrics, mapper.diagnostics, Predictability(by_layer, curve))
 
     def figures(self) -> dict[str, Figure]:

@@ -2,7 +2,7 @@
 
 import gc
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
@@ -33,8 +33,7 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
         KVMapError: The pair, the data or the mapper's arguments do not fit.
     """
     require_monitor(config.monitor, config.monitor_mode)
-    if not isinstance(config.seed, int) or config.seed < 0:
-        raise KVMapError(f"seed={config.seed} is no seed; use a whole number from 0")
+    require_seed(config.seed)
     L.seed_everything(config.seed, workers=True, verbose=False)
     pair: ModelPair = instantiate(config.pair)
     mapper: Mapper = instantiate(
@@ -59,29 +58,83 @@ def train(config: DictConfig, run: RunFolder) -> dict[str, float]:
             callbacks=[kept, last, *instantiate(config.callbacks).values()],
             default_root_dir=run.folder,
         )
-        try:
-            trainer.fit(mapper, data, ckpt_path=run.last_checkpoint, weights_only=True)
-        except SystemExit:  # Lightning's way of ending a process that was interrupted
-            if trainer.interrupted:
-                raise KeyboardInterrupt from None
-            raise
+        fit(trainer, mapper, data, run)
         best = load_best(mapper, Path(kept.best_model_path))
-        report = Report.of(best, data.calibration())
-        save_export(
-            best,
-            run.folder / "export",
-            pair=pair.name,
-            direction=pair.direction,
-            source=data.collection.source_identity,
-            target=data.collection.target_identity,
-            collection=data.collection.fingerprint,
-            metrics=report.metrics,
-        )
-        report.save(run.folder)
+        report = leave(best, run, pair, data)
         tracker.log(logger, report, run.folder / "export")
     del trainer, data
     gc.collect()
     return report.metrics
+
+
+class Refined(NamedTuple):
+    """What a refinement adds to a mapper's record.
+
+    Attributes:
+        start: Digest of the weights that it started from.
+        loss: KL on the selection documents that its best epoch came to, nats/token.
+    """
+
+    start: str
+    loss: float
+
+
+def fit(
+    trainer: L.Trainer, module: L.LightningModule, data: L.LightningDataModule, run: RunFolder
+) -> None:
+    """Train, from the run's last checkpoint if it has one.
+
+    Raises:
+        KeyboardInterrupt: The user interrupted it.
+    """
+    try:
+        trainer.fit(module, data, ckpt_path=run.last_checkpoint, weights_only=True)
+    except SystemExit:  # Lightning's way of ending a process that was interrupted
+        if trainer.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+
+
+def leave(
+    mapper: Mapper,
+    run: RunFolder,
+    pair: ModelPair,
+    data: KVPairDataModule,
+    refinement: Refined | None = None,
+) -> Report:
+    """Leave a trained and measured mapper's export and report in its run's folder.
+
+    Args:
+        mapper: The best that the run had.
+        run: Whose folder.
+        pair: The models.
+        data: The collection's data module.
+        refinement: What it was refined from, and what it came to; None without one.
+    """
+    report = Report.of(mapper, data.calibration(), refinement and refinement.loss)
+    save_export(
+        mapper,
+        run.folder / "export",
+        pair=pair.name,
+        direction=pair.direction,
+        source=data.collection.source_identity,
+        target=data.collection.target_identity,
+        collection=data.collection.fingerprint,
+        metrics=report.metrics,
+        refined_from=refinement and refinement.start,
+    )
+    report.save(run.folder)
+    return report
+
+
+def require_seed(seed: object) -> None:
+    """Refuse what random numbers cannot start from.
+
+    Raises:
+        KVMapError: Names the value.
+    """
+    if not isinstance(seed, int) or seed < 0:
+        raise KVMapError(f"seed={seed} is no seed; use a whole number from 0")
 
 
 class Checkpoints(ModelCheckpoint):
@@ -135,13 +188,22 @@ def load_best(mapper: Mapper, path: Path) -> Mapper:
     Raises:
         KVMapError: No checkpoint was kept, so nothing was trained.
     """
+    checkpoint = read_checkpoint(path)
+    best = type(mapper)(**checkpoint["hyper_parameters"])
+    best.load_state_dict(checkpoint["state_dict"])
+    best.on_load_checkpoint(checkpoint)
+    return best.eval()
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """The best checkpoint's content.
+
+    Raises:
+        KVMapError: No checkpoint was kept, so nothing was trained.
+    """
     if not path.is_file():
         raise KVMapError(
             "no checkpoint was kept, so no mapper can be exported; the monitored metric was never "
             "measured: choose another monitor, or more development documents"
         )
-    checkpoint = torch.load(path, weights_only=True, map_location="cpu")
-    best = type(mapper)(**checkpoint["hyper_parameters"])
-    best.load_state_dict(checkpoint["state_dict"])
-    best.on_load_checkpoint(checkpoint)
-    return best.eval()
+    return torch.load(path, weights_only=True, map_location="cpu")

@@ -5,6 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from kvmap.cli.command import command
+from kvmap.cli.relative import relative
 
 
 @command("train")
@@ -28,13 +29,8 @@ def main(config: DictConfig) -> float | None:
             "use trainer.strategy=ddp_spawn, or one run a command"
         )
     folder = Path(hydra.runtime.output_dir)
-    print(f"run: {_relative(folder)}", flush=True)
+    print(f"run: {relative(folder)}", flush=True)
     with RunFolder(folder, config, list(hydra.overrides.task)) as run:
         metrics = run.metrics if run.finished else train(config, run)
-    print(f"export: {_relative(folder / 'export')}")
+    print(f"export: {relative(folder / 'export')}")
     return metrics[config.monitor]
-
-
-def _relative(path: Path) -> Path:
-    """A path as a person in this folder would type it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -59,6 +59,7 @@ class Export:
             weights_sha256=config.weights_sha256,
             collection=config.collection,
             metrics=config.metrics,
+            refined=config.refined_from is not None,
         )
 
 

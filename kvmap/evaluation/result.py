@@ -136,6 +136,7 @@ class MapperFacts:
         weights_sha256: Digest of its weights.
         collection: Fingerprint of the KV that it was fitted on.
         metrics: Development diagnostics from its export.
+        refined: Whether it was refined after it was fitted.
     """
 
     export: str
@@ -144,6 +145,7 @@ class MapperFacts:
     weights_sha256: str
     collection: str
     metrics: dict[str, float | None]
+    refined: bool = False
 
 
 @dataclass(frozen=True)

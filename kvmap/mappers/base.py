@@ -3,28 +3,24 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import lightning as L
 import torch
 from torch import Tensor
 
-from kvmap.diagnostics import DiagnosticMetrics, Diagnostics
 from kvmap.kv import KV, KVBatch, KVPair, KVShape
+from kvmap.measured import Measured
 from kvmap.moments import Calibration
 
 if TYPE_CHECKING:
     from kvmap.export import ExportConfig
 
 
-class Mapper(L.LightningModule, ABC):
+class Mapper(Measured, ABC):
     """Maps the source's content KV to the target's, token by token.
 
     A family implements :meth:`forward`, learns in :meth:`calibrate` (closed form, from moments)
-    and, with ``gradient = True``, in :meth:`loss` (gradient steps over rows of the fit set). This
-    class measures the diagnostics on the development set, logs them, and keeps what a checkpoint
-    needs to tell how good it was.
+    and, with ``gradient = True``, in :meth:`loss` (gradient steps over rows of the fit set).
 
     Because a mapper works token by token, mapping a prompt in chunks equals mapping it at once.
 
@@ -33,16 +29,12 @@ class Mapper(L.LightningModule, ABC):
         target: The target's KV shape, or its three numbers.
 
     Attributes:
-        gradient: Whether the family takes gradient steps after :meth:`calibrate`.
         epochs: Passes over the fit rows; 1 for a closed form.
         batch_size: Fit rows per gradient step.
-        diagnostics: The last measured diagnostics; a checkpoint carries its own.
-        fit_seconds: Time spent learning, without measuring.
         exported: What the export says that this mapper was loaded from.
     """
 
     _anchor: Tensor
-    gradient: ClassVar[bool] = False
     epochs: int = 1
     batch_size: int = 1
 
@@ -55,8 +47,6 @@ class Mapper(L.LightningModule, ABC):
         self.hparams.update(source=list(source), target=list(target))
         # Lightning counts steps, and so saves checkpoints, only when a loss can be differentiated.
         self.register_buffer("_anchor", torch.zeros((), requires_grad=True), persistent=False)
-        self.diagnostics: Diagnostics | None = None
-        self.fit_seconds = 0.0
         self.exported: ExportConfig | None = None
 
     @property
@@ -87,13 +77,7 @@ class Mapper(L.LightningModule, ABC):
         if stage != "fit":
             return
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        collection = data.collection
-        self.metrics = DiagnosticMetrics(
-            self.target_shape,
-            collection.query_heads,
-            collection.target_rotary,
-            collection.attention_scaling,
-        )
+        self.measure_on(data.collection)
         started = time.perf_counter()
         self.calibrate(data.calibration())
         self.fit_seconds += time.perf_counter() - started
@@ -101,10 +85,6 @@ class Mapper(L.LightningModule, ABC):
     def configure_optimizers(self) -> Any:
         """No optimiser unless a family has one."""
         return None
-
-    def on_train_epoch_start(self) -> None:
-        """Start the clock: from here on time counts as learning."""
-        self._learning_since = time.perf_counter()
 
     def training_step(self, batch: KVPair | Tensor, _: int) -> Tensor:
         """One gradient step, or nothing for a closed form."""
@@ -114,33 +94,10 @@ class Mapper(L.LightningModule, ABC):
         self.log("train/loss", loss, on_step=True, on_epoch=True, prog_bar=True, batch_size=1)
         return loss
 
-    def on_validation_epoch_start(self) -> None:
-        """Measuring is not learning: stop the clock."""
-        self.fit_seconds += time.perf_counter() - self._learning_since
-        self.metrics.reset()
-
     def validation_step(self, batch: KVBatch, _: int, dataloader_idx: int = 0) -> None:
         """Measure development documents; of selection documents a gradient family logs its loss."""
         if dataloader_idx == 0:
-            self.metrics.update(self(batch.pair.source), batch)
+            self.measure(self(batch.pair.source), batch)
         else:
             loss = self.loss(batch.pair)
             self.log("selection/loss", loss, add_dataloader_idx=False, batch_size=1, prog_bar=True)
-
-    def on_validation_epoch_end(self) -> None:
-        """Log the mean over layers of every diagnostic; keep the values per layer."""
-        self.diagnostics = self.metrics.compute()
-        self.log_dict(self.diagnostics.means())
-        self._learning_since = time.perf_counter()
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint says how good it was."""
-        checkpoint["fit_seconds"] = self.fit_seconds
-        if self.diagnostics is not None:
-            checkpoint["diagnostics"] = asdict(self.diagnostics)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore what :meth:`on_save_checkpoint` kept."""
-        self.fit_seconds = checkpoint["fit_seconds"]
-        if "diagnostics" in checkpoint:
-            self.diagnostics = Diagnostics(**checkpoint["diagnostics"])

@@ -58,7 +58,7 @@ def mapper_names(mappers: Sequence[MapperFacts]) -> list[str]:
 
 def _named(facts: MapperFacts, shown: Sequence[str]) -> str:
     said = [f"{SHORT.get(name, name)}={facts.arguments[name]}" for name in shown]
-    return " ".join([facts.family, *said])
+    return " ".join([facts.family, *said, *["refined"] * facts.refined])
 
 
 def _run(export: str) -> str:
