@@ -13,6 +13,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from kvmap.pair import ModelPair
+from kvmap.refinement.settings import RefinementSettings
 from kvmap.runtime.settings import Settings
 from kvmap.server.settings import ServerSettings
 from kvmap.tracking import Tracker, Untracked
@@ -126,6 +127,10 @@ def test_loggers_trainers_and_callbacks_are_made() -> None:
     assert compose("train", overrides=["callbacks=none"]).callbacks == {}
 
 
+def test_a_refinement_is_by_default_what_its_settings_are() -> None:
+    assert instantiate(compose("refine").refinement) == RefinementSettings()
+
+
 def test_the_defaults_that_others_rely_on() -> None:
     config = compose("train")
     assert config.pair.name == "tiny"
@@ -139,7 +144,7 @@ def test_no_config_holds_an_absolute_path_or_asks_for_the_job_number_itself() ->
         text = path.read_text()
         assert not any(value.startswith(("/", "~")) for value in scalars(path)), path
         # hydra:job.num does not exist in a single run; only the sweep's own settings may use it.
-        allowed = 1 if path == CONF / "train.yaml" else 0
+        allowed = 1 if path.name in ("train.yaml", "refine.yaml") else 0
         assert text.count("hydra:job.num") == allowed, path
 
 

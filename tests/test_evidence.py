@@ -58,6 +58,31 @@ def test_of_a_sweep_what_has_evidence_is_served_at_the_repair_it_was_evaluated_a
     assert "4 repaired\n" in done.out
 
 
+def test_of_several_with_evidence_the_one_that_closes_more_of_the_gap_is_served(
+    shop: Workshop, evaluated: Path
+) -> None:
+    path = evaluated / "depth_nearest" / "export" / EVIDENCE
+    rival = evaluated / "ridge" / "export" / EVIDENCE
+    for folder, gap in (("depth_nearest", 0.9), ("ridge", 0.2)):
+        evidence = json.loads(path.read_text())
+        export = json.loads((evaluated / folder / "export" / "config.json").read_text())
+        evidence["weights_sha256"] = export["weights_sha256"]
+        for arm in evidence["arms"]:
+            arm["gap_closed"] = {"value": gap, "low": gap - 0.1, "high": gap + 0.1, "documents": 6}
+        (rival if folder == "ridge" else path).write_text(json.dumps(evidence))
+    by_gap, by_diagnostic = (
+        serve(shop, f"runs={evaluated}"),
+        serve(shop, f"runs={evaluated}", "monitor=val/r2_keys"),
+    )
+    rival.unlink()
+    first = by_gap.out.splitlines()[0]
+    assert "/depth_nearest/" in first
+    assert first.endswith("best by gap closed = 0.90")
+    first = by_diagnostic.out.splitlines()[0]
+    assert "/ridge/" in first
+    assert "best by val/r2_keys" in first
+
+
 def test_another_repair_is_served_and_said(shop: Workshop, evaluated: Path) -> None:
     done = serve(shop, f"runs={evaluated}", "repair.tokens=2", "repair.prefix=1")
     assert done.status == 0, done.err

@@ -1,5 +1,6 @@
 """Which export is served, and the engine that serves it."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,12 +11,15 @@ from omegaconf import DictConfig
 from kvmap.errors import KVMapError
 from kvmap.evaluation.evidence import Evidence, read_evidence, require_evidence
 from kvmap.export import find_export, load_mapper
-from kvmap.leaderboard import finished
+from kvmap.leaderboard import Row, finished
 from kvmap.pair import ModelPair
 from kvmap.runtime.engine import Engine
 from kvmap.runtime.guard import read_threshold
 from kvmap.runtime.options import MODES
 from kvmap.runtime.settings import Repair
+
+MONITOR = "val/attention_cosine"
+"""What exports are ranked by of which nobody knows better."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,11 @@ class Chosen:
 
 
 def choose(config: DictConfig) -> Chosen:
-    """The export that ``export=`` names, or the best of ``runs=`` by ``monitor=``.
+    """The export that ``export=`` names, or the best of ``runs=``.
 
     Where some exports below ``runs=`` carry evidence that lets them be served, the best of those
-    is taken, unless ``allow_unverified=true``.
+    is taken, unless ``allow_unverified=true``: by the gap closed, since among good mappers no
+    diagnostic foretells it, or by ``monitor=`` if that is given.
 
     Raises:
         KVMapError: None is there, two are named, or a number of repaired tokens is negative.
@@ -95,15 +100,20 @@ def _folder(config: DictConfig) -> tuple[Path | None, str]:
     if named:
         folder = find_export(named)
         return folder, f"serving {folder}: named on the command line"
-    ranked = finished(Path(config.runs), config.monitor, config.monitor_mode)
-    eligible = ranked
-    if not config.get("allow_unverified", False):
-        eligible = [row for row in ranked if _may_be_served(row.folder)] or ranked
-    best = eligible[0]
-    why = f"best by {config.monitor} = {best.metrics[config.monitor]:.4f}"
+    monitor = config.monitor or MONITOR
+    ranked = finished(Path(config.runs), monitor, config.monitor_mode)
+    known = {} if config.get("allow_unverified", False) else _evidence(ranked)
+    eligible = [row for row in ranked if row.folder in known] or ranked
+    gaps = {run: gap.value for run, each in known.items() if (gap := each.served.gap_closed)}
+    if config.monitor is None and gaps and len(gaps) == len(known):
+        run = max(gaps, key=lambda run: gaps[run])
+        why = f"best by gap closed = {gaps[run]:.2f}"
+    else:
+        run, value = eligible[0].folder, eligible[0].metrics[monitor]
+        why = f"best by {monitor} = {value:.4f}"
     if len(eligible) < len(ranked):
         why += f" of {len(eligible)} with evidence ({len(ranked) - len(eligible)} without)"
-    folder = find_export(best.folder)
+    folder = find_export(run)
     return folder, f"serving {folder}: {why}"
 
 
@@ -118,9 +128,10 @@ def _repair(config: DictConfig, folder: Path | None) -> Repair:
     return replace(default, **{name: given for name, given in asked.items() if given is not None})
 
 
-def _may_be_served(run: Path) -> bool:
-    try:
-        require_evidence(find_export(run))
-    except KVMapError:
-        return False
-    return True
+def _evidence(ranked: Sequence[Row]) -> dict[Path, Evidence]:
+    """The evidence of those runs whose exports may be served, by the runs' folders."""
+    found = {}
+    for row in ranked:
+        with suppress(KVMapError):
+            found[row.folder] = require_evidence(find_export(row.folder))
+    return found
