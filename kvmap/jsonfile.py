@@ -37,6 +37,27 @@ def read_json(path: Path, what: str) -> Any:
         ) from error
 
 
+def read_object(path: Path, what: str, *needed: str) -> dict[str, Any]:
+    """Read an object that has certain keys.
+
+    Args:
+        path: The file.
+        what: What it should be, for the error's sentence.
+        needed: The keys.
+
+    Raises:
+        KVMapError: The file is missing, unreadable, no JSON object, or lacks a key.
+    """
+    values = read_json(path, what)
+    missing = [key for key in needed if not isinstance(values, dict) or key not in values]
+    if missing or not isinstance(values, dict):
+        lacks = f"it lacks {', '.join(missing)}" if missing else "it is no object"
+        raise KVMapError(
+            f"{path} is damaged: it is not {what} ({lacks}); delete it and make it again"
+        )
+    return values
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None

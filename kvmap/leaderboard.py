@@ -11,7 +11,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from kvmap.errors import KVMapError
-from kvmap.jsonfile import read_json
+from kvmap.jsonfile import read_object
 from kvmap.run import METRICS, OWNER
 
 Mode = Literal["max", "min"]
@@ -61,8 +61,8 @@ def rows(root: Path, monitor: str, mode: Mode) -> list[Row]:
         owner = path.parent / OWNER
         if not owner.is_file():
             continue
-        overrides = read_json(owner, "a run's owner file")["overrides"]
-        found.append(Row(path.parent, tuple(overrides), read_json(path, "a run's metrics")))
+        overrides = read_object(owner, "a run's owner file", "overrides")["overrides"]
+        found.append(Row(path.parent, tuple(overrides), read_object(path, "a run's metrics")))
     if found and not any(monitor in row.metrics for row in found):
         known = ", ".join(sorted(found[0].metrics))
         raise KVMapError(f"monitor={monitor} was measured by no run in {root}; use one of {known}")

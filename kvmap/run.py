@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from kvmap.errors import KVMapError
-from kvmap.jsonfile import read_json, write_json
+from kvmap.jsonfile import read_object, write_json
 from kvmap.provenance import Provenance
 
 OWNER, METRICS, CONFIG = "run.json", "metrics.json", "config.yaml"
@@ -77,7 +77,7 @@ class RunFolder:
     @property
     def metrics(self) -> dict[str, float | None]:
         """What a finished run measured."""
-        return read_json(self.folder / METRICS, "a run's metrics")
+        return read_object(self.folder / METRICS, "a run's metrics")
 
     @property
     def last_checkpoint(self) -> Path | None:
@@ -91,7 +91,7 @@ class RunFolder:
     def _claim(self) -> None:
         owner = self.folder / OWNER
         if owner.is_file():
-            known = read_json(owner, "a run's owner file")["digest"]
+            known = read_object(owner, "a run's owner file", "digest")["digest"]
             if known != self.digest:
                 raise KVMapError(
                     f"{self.folder} belongs to another run (config {known}, this one has "

@@ -57,6 +57,13 @@ def test_an_unknown_monitor_is_refused_with_the_known_ones(root: Path) -> None:
         rows(root, "nope", "max")
 
 
+@pytest.mark.parametrize("name", ["run.json", "metrics.json"])
+def test_a_damaged_file_of_a_run_is_named(root: Path, name: str) -> None:
+    (root / "1" / name).write_text("[]")
+    with pytest.raises(KVMapError, match=rf"{name} is damaged: it is not a run's"):
+        rows(root, COSINE, "max")
+
+
 def test_runs_without_an_owner_or_an_end_are_no_runs(root: Path) -> None:
     (root / "1" / "run.json").unlink()
     (root / "3" / "metrics.json").unlink()

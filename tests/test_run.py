@@ -111,8 +111,9 @@ def test_a_run_is_finished_with_both_metrics_and_export(tmp_path: Path) -> None:
     assert not run.finished
 
 
-def test_a_damaged_owner_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["{", "{}", "[]", "3", '{"overrides": []}'])
+def test_a_damaged_owner_file_is_named(tmp_path: Path, text: str) -> None:
     enter(tmp_path)
-    (tmp_path / "run.json").write_text("{")
+    (tmp_path / "run.json").write_text(text)
     with pytest.raises(KVMapError, match=r"run\.json is damaged: it is not a run's owner file"):
         enter(tmp_path)
