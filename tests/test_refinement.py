@@ -159,9 +159,13 @@ def test_drawn_cuts_are_every_document_once_and_leave_room() -> None:
     assert [each.prompts for each in other] != [each.prompts for each in first]
 
 
-def test_even_cuts_grow_from_the_shortest_to_the_longest() -> None:
+def test_even_cuts_reach_from_the_shortest_to_the_longest_prompt() -> None:
     settings = RefinementSettings(batch_size=2, shortest=16, continuation=8)
-    assert [each.prompts for each in EvenCuts(documents(), settings)] == [[16], [36], [56]]
+    even = EvenCuts(documents(), settings)
+    assert torch.equal(torch.cat([each.ids for each in even]), documents())
+    assert [each.prompts for each in even] == [[16, 29, 43, 56]] * len(even)
+    only = EvenCuts(documents(), RefinementSettings(shortest=56, continuation=8))
+    assert [each.prompts for each in only] == [[56]] * len(only)
 
 
 def test_an_interrupted_refinement_ends_where_a_straight_one_does(

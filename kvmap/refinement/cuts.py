@@ -54,8 +54,12 @@ class DrawnCuts(IterableDataset):
             yield Cuts(self.documents[chosen], sorted(places.tolist()))
 
 
+EVEN = 4
+"""Prompts that a measured document is cut into."""
+
+
 class EvenCuts(IterableDataset):
-    """Every document once, in order; from batch to batch the prompts grow evenly.
+    """Every document once, in order, each cut at the same places, evenly apart.
 
     Args:
         documents: ``[documents, T]`` tokens.
@@ -73,7 +77,6 @@ class EvenCuts(IterableDataset):
         """The batches."""
         settings = self.settings
         last = self.documents.shape[1] - settings.continuation
-        places = torch.linspace(settings.shortest, last, len(self)).round().long().tolist()
-        batches = self.documents.split(settings.batch_size)
-        for ids, place in zip(batches, places, strict=True):
-            yield Cuts(ids, [place])
+        places = torch.linspace(settings.shortest, last, EVEN).round().long().unique().tolist()
+        for ids in self.documents.split(settings.batch_size):
+            yield Cuts(ids, places)
