@@ -3,6 +3,8 @@ PYTHON ?= python3
 # The release that is tested; any that pyproject.toml admits works: make demo TORCH='torch>=2.6'
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
+# A file of tests stays in one process: its tests share what they set up.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 # The answer stands far from the end, in the part that the large model does not read.
 PROMPT := These pages are about homes, trades, coats, rooms and pets. Where does Iris live? In Lima Iris lives. \
 Where does Anna live? In Tokyo Anna lives. What work does Iris do? Iris works as a tailor. What work does Anna do? \
@@ -21,13 +23,13 @@ demo: .venv/installed
 	$(BIN)/kvmap-report runs=$(DEMO)
 
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

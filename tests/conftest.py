@@ -5,6 +5,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
+os.environ["OMP_NUM_THREADS"] = "1"  # in commands that tests start, too; tests run side by side
 
 import signal
 from pathlib import Path
